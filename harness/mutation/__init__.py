@@ -1,0 +1,1 @@
+"""The mutation engine: named faults, judged by named checks, for any pytest project."""

@@ -1,0 +1,1 @@
+"""Adapters that show results on screen and in files; they decide nothing."""

@@ -1,0 +1,1 @@
+"""Row identity: schedules, plays, traces and the named checks that read them."""

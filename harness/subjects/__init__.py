@@ -1,0 +1,1 @@
+"""Implementations as the harness plays them, loaded by dotted name only."""

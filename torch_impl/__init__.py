@@ -1,0 +1,1 @@
+"""Production: batched, per-row compressed-KV state in torch."""
