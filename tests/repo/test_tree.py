@@ -1,0 +1,71 @@
+"""What the tree may hold, and who may know whom beyond what import-linter can say."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from documents import ROOT, tracked_files
+
+# A path that only one machine has; written so that this file does not match itself.
+MACHINE_PATHS = [re.compile(rb"(?<![\w.])/" + folder + rb"/\w") for folder in (b"work", b"home", b"root", b"Users")]
+MACHINE_PATHS += [re.compile(rb"\.\./" + rb"shared"), re.compile(rb"\." + rb"library\b")]
+
+
+def imports(path: Path) -> set[str]:
+    """The dotted names a file imports, wherever in the file it does so."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add(node.module)
+    return names
+
+
+def importers_of(package: str) -> list[str]:
+    modules = [name for name in tracked_files() if name.startswith("harness/") and name.endswith(".py")]
+    return [name for name in modules if package in {each.split(".")[0] for each in imports(ROOT / name)}]
+
+
+@pytest.mark.parametrize("folder", ["fixtures", "mutants"])
+def test_fixtures_and_mutants_are_data(folder: str):
+    held = [name for name in tracked_files() if name.startswith(f"{folder}/")]
+    assert any(name.endswith(".toml") for name in held), f"{folder}/ holds no TOML file"
+    assert [name for name in held if Path(name).suffix not in {".toml", ".md"}] == []
+
+
+def test_nothing_names_a_path_of_one_machine():
+    for name in tracked_files():
+        content = (ROOT / name).read_bytes()
+        found = [pattern.search(content) for pattern in MACHINE_PATHS]
+        assert not any(found), f"{name} names {next(match[0] for match in found if match)!r}"
+
+
+def test_the_reference_imports_numpy_and_nothing_else():
+    allowed = sys.stdlib_module_names | {"numpy", "reference_impl"}
+    for path in (ROOT / "reference_impl").glob("**/*.py"):
+        assert {name.split(".")[0] for name in imports(path)} <= allowed, path.name
+
+
+def test_production_imports_torch_and_safetensors_only():
+    allowed = sys.stdlib_module_names | {"torch", "safetensors", "torch_impl"}
+    for path in (ROOT / "torch_impl").glob("**/*.py"):
+        assert {name.split(".")[0] for name in imports(path)} <= allowed, path.name
+
+
+@pytest.mark.parametrize("package", ["rich", "typer", "jinja2"])
+def test_one_module_at_most_imports(package: str):
+    assert len(importers_of(package)) <= 1
+
+
+def test_no_module_of_the_engine_knows_the_system_under_verification():
+    for path in (ROOT / "harness" / "mutation").glob("**/*.py"):
+        assert "compressor" not in path.read_text(encoding="utf-8").lower(), path.name
+
+
+def test_every_package_says_what_it_is_for():
+    for name in tracked_files():
+        if name.endswith(".py") and not name.startswith("tests/"):
+            assert ast.get_docstring(ast.parse((ROOT / name).read_bytes())), f"{name} has no docstring"
