@@ -1,0 +1,58 @@
+"""Rotary position embedding on the last channels, interleaved pairs, with YaRN as DeepSeek-V4 uses it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """YaRN's frequency ramp (Peng et al. 2023, without mscale): long wavelengths are stretched by `factor`."""
+
+    factor: float = 16.0
+    original_length: int = 65536
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotation of the last `width` channels; pair i is channels (2i, 2i+1) with angle position * f_i."""
+
+    width: int
+    theta: float = 160000.0
+    yarn: Yarn | None = Yarn()
+
+    def frequencies(self) -> Tensor:
+        """f_i in radians per token, float64 [width / 2]."""
+        pairs = torch.arange(self.width // 2, dtype=torch.float64)
+        plain = self.theta ** (-2.0 * pairs / self.width)
+        if self.yarn is None:
+            return plain
+        low = max(math.floor(self._pair_turning(self.yarn.beta_fast)), 0)
+        high = min(math.ceil(self._pair_turning(self.yarn.beta_slow)), self.width - 1)
+        ramp = ((pairs - low) / (high - low)).clamp(0, 1)
+        return plain / self.yarn.factor * ramp + plain * (1 - ramp)
+
+    def _pair_turning(self, turns: float) -> float:
+        """The (real-valued) pair index that turns `turns` times over YaRN's original length."""
+        assert self.yarn is not None
+        length = self.yarn.original_length
+        return self.width * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+
+    def rotate(self, x: Tensor, position: Tensor) -> Tensor:
+        """Rotate x [N, d] in place of its last `width` channels, row n at position[n]; x's dtype is kept.
+
+        Angles are formed in float64: a float32 product of a position of 10^6 is off by a twentieth of a turn.
+        """
+        if self.width == 0:
+            return x
+        angle = position.to(torch.float64)[:, None] * self.frequencies().to(x.device)  # [N, width / 2]
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        even, odd = x[:, -self.width :].unflatten(-1, (-1, 2)).unbind(-1)
+        turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
+        return torch.cat([x[:, : x.shape[1] - self.width], turned], dim=-1)
