@@ -34,9 +34,18 @@ def fences(*words: str) -> list[Fence]:
 
 
 def commands(*words: str) -> list[str]:
-    """The command lines of those blocks; a line that starts with # is a comment."""
-    lines = [line.strip() for fence in fences(*words) for line in fence.text.splitlines()]
-    return [line for line in lines if line and not line.startswith("#")]
+    """The command lines of those blocks, without their comments."""
+    lines = [re.sub(r"(^| +)#.*", "", line) for fence in fences(*words) for line in fence.text.splitlines()]
+    return [line for line in lines if line.strip()]
+
+
+def promised_exits(*words: str) -> dict[str, int]:
+    """The same commands with the exit code that their comment promises (`# exit 1`), 0 where it promises none."""
+    lines = [line for fence in fences(*words) for line in fence.text.splitlines()]
+    promises = {re.sub(r"(^| +)#.*", "", line): re.search(r"#.*\bexit (\d+)", line) for line in lines}
+    return {
+        command: int(promise[1]) if promise else 0 for command, promise in promises.items() if command.strip()
+    }
 
 
 def tracked_files() -> list[str]:

@@ -9,7 +9,9 @@ import pytest
 from documents import ROOT, tracked_files
 
 # A path that only one machine has; written so that this file does not match itself.
-MACHINE_PATHS = [re.compile(rb"(?<![\w.])/" + folder + rb"/\w") for folder in (b"work", b"home", b"root", b"Users")]
+MACHINE_PATHS = [
+    re.compile(rb"(?<![\w.])/" + folder + rb"/\w") for folder in (b"work", b"home", b"root", b"Users")
+]
 MACHINE_PATHS += [re.compile(rb"\.\./" + rb"shared"), re.compile(rb"\." + rb"library\b")]
 
 

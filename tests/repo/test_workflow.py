@@ -51,12 +51,19 @@ def test_nothing_at_all_is_red():
 def test_no_job_hides_its_failure():
     for name, job in JOBS.items():
         assert "continue-on-error" not in job, name
-        assert not any("continue-on-error" in step or "|| true" in step.get("run", "") for step in job["steps"])
+        assert not any(
+            "continue-on-error" in step or "|| true" in step.get("run", "") for step in job["steps"]
+        )
         assert name == "required" or "if" not in job
 
 
 def test_the_jobs_run_every_tox_environment():
-    ran = {step["run"].removeprefix("tox -e ") for job in JOBS.values() for step in job["steps"] if "tox -e" in step.get("run", "")}
+    ran = {
+        step["run"].removeprefix("tox -e ")
+        for job in JOBS.values()
+        for step in job["steps"]
+        if "tox -e" in step.get("run", "")
+    }
     tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
     assert ran == {line[len("[testenv:") : -1] for line in tox.splitlines() if line.startswith("[testenv:")}
 
