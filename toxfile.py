@@ -17,7 +17,9 @@ from tox.tox_env.register import ToxEnvRegister
 
 class NamelessInfo(Info):
     @contextmanager
-    def compare(self, value: Any, section: str, sub_section: str | None = None) -> Generator[tuple[bool, Any]]:
+    def compare(
+        self, value: Any, section: str, sub_section: str | None = None
+    ) -> Generator[tuple[bool, Any]]:
         if section == "ToxEnv":
             value = value | {"name": "any"}
         with super().compare(value, section, sub_section) as answer:
