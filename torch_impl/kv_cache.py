@@ -119,7 +119,12 @@ def front_align_batch(sequences: Sequence[Sequence[Slot]]) -> list[int]:
                 "align-uneven-layers",
             )
     target = max(slot.live_len for slots in runs for slot in slots)
-    return [[front_pad_kv_cache(slot, target) for slot in slots][0] for slots in runs]
+    leads = []
+    for slots in runs:
+        for slot in slots:
+            lead = front_pad_kv_cache(slot, target)
+        leads.append(lead)
+    return leads
 
 
 def first_mismatched_cache_len(sequences: Sequence[Sequence[Slot]], per_row_state: bool) -> int | None:

@@ -27,22 +27,40 @@ class Rope:
     theta: float = 160000.0
     yarn: Yarn | None = Yarn()
 
+    def __post_init__(self) -> None:
+        if self.width % 2 or self.width < 0 or self.theta <= 1:
+            raise ValueError(
+                f"rope has width {self.width} and theta {self.theta}; the width should be even, theta above 1"
+            )
+        if self.yarn is not None and self.width:
+            low, high = self._ramp_ends(self.yarn)
+            if low >= high:
+                raise ValueError(
+                    f"{self.yarn} at width {self.width} has a ramp from pair {low} to {high}; it should rise: "
+                    "check beta_fast > beta_slow and original_length"
+                )
+
     def frequencies(self) -> Tensor:
         """f_i in radians per token, float64 [width / 2]."""
         pairs = torch.arange(self.width // 2, dtype=torch.float64)
         plain = self.theta ** (-2.0 * pairs / self.width)
         if self.yarn is None:
             return plain
-        low = max(math.floor(self._pair_turning(self.yarn.beta_fast)), 0)
-        high = min(math.ceil(self._pair_turning(self.yarn.beta_slow)), self.width - 1)
+        low, high = self._ramp_ends(self.yarn)
         ramp = ((pairs - low) / (high - low)).clamp(0, 1)
         return plain / self.yarn.factor * ramp + plain * (1 - ramp)
 
-    def _pair_turning(self, turns: float) -> float:
-        """The (real-valued) pair index that turns `turns` times over YaRN's original length."""
-        assert self.yarn is not None
-        length = self.yarn.original_length
-        return self.width * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
+    def _ramp_ends(self, yarn: Yarn) -> tuple[int, int]:
+        """The pairs between which frequencies go from kept to stretched."""
+
+        def pair_turning(turns: float) -> float:
+            """The real-valued pair index that turns `turns` times over YaRN's original length."""
+            length = yarn.original_length / (turns * 2 * math.pi)
+            return self.width * math.log(length) / (2 * math.log(self.theta))
+
+        low = max(math.floor(pair_turning(yarn.beta_fast)), 0)
+        high = min(math.ceil(pair_turning(yarn.beta_slow)), self.width - 1)
+        return low, high
 
     def rotate(self, x: Tensor, position: Tensor) -> Tensor:
         """Rotate x [N, d] in place of its last `width` channels, row n at position[n]; x's dtype is kept.

@@ -357,7 +357,7 @@ class XsRolling:
             kept = range(max(t, self.base[row]), t + n)
             rows += [row] * len(kept)
             tokens += kept
-        row, token = torch.tensor(rows), torch.tensor(tokens)
+        row, token = torch.tensor([rows, tokens], dtype=torch.int64)
         source = fresh.payload[self._to(fresh.offset[row] + token)]
         self._ring[self._to(row), self._to(token % self._ring.shape[1])] = source
 
@@ -540,14 +540,15 @@ class XsRolling:
         Raises RestoreRefused for tensors that do not fit and for counts that break an invariant.
         """
         tokens, base = list(tokens), list(base)
-        width = max((t - b for t, b in zip(tokens, base, strict=True)), default=0)
-        live = max((self.geometry.blocks(t) for t in tokens), default=0)
+        self._check_counts(tokens, base)
+        width = max(t - b for t, b in zip(tokens, base, strict=True))
+        live = max(self.geometry.blocks(t) for t in tokens)
         want = {
             "comp": ([len(tokens), live, self._comp.shape[2]], self._comp.dtype),
             "tail": ([len(tokens), width, self._ring.shape[2]], self._ring.dtype),
         }
         for name, tensor in (("comp", comp), ("tail", tail)):
-            if (list(tensor.shape), tensor.dtype) != want[name] or not tokens:
+            if (list(tensor.shape), tensor.dtype) != want[name]:
                 raise RestoreRefused(
                     f"{name} is {list(tensor.shape)} {tensor.dtype}; tokens {tokens} and base {base} ask for "
                     f"{want[name][0]} {want[name][1]}",

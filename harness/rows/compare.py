@@ -1,0 +1,418 @@
+"""The comparisons of a play: after every call, after every step, and at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from harness.rows.checks import REFERENCE
+from harness.rows.diff import first_difference, in_tokens
+from harness.rows.events import ABSENT
+from harness.rows.facts import RowBefore
+from harness.rows.subject import Array, Rows
+from harness.rows.trace import Mismatch
+
+if TYPE_CHECKING:
+    from harness.rows.play import Member, Play
+
+# Both sides compute a block of unit size in float64 from the same 2 * ratio values at most.
+_VALUES_TOLERANCE = 1e-10
+
+
+class CallWatch(NamedTuple):
+    """What was seen right before a call of the batch."""
+
+    rows: list[RowBefore]
+    memory: Mapping[str, Array]
+    pool_calls: int
+
+
+class Judge:
+    """Compares what a play holds; records mismatches and counts comparisons in the play's trace."""
+
+    def __init__(self, play: Play) -> None:
+        self.play = play
+        self.trace = play.trace
+
+    def record(self, check: str, row: int | None, said: tuple[str, ...]) -> None:
+        step = getattr(self.play, "at", 0)
+        self.trace.mismatches.append(Mismatch(check, step, row, said))
+
+    # -- one call of the batch ----------------------------------------------------------------------------
+
+    def before_call(self, rows: list[RowBefore]) -> CallWatch:
+        batch = self.play._batch()
+        return CallWatch(rows, batch.memory(), batch.pool_calls())
+
+    def after_call(self, watch: CallWatch) -> None:
+        batch, ratio = self.play._batch(), self.play.fixture.ratio
+        memory = batch.memory()
+        self._calls(watch, batch.pool_calls() - watch.pool_calls)
+        self._scatter(watch, memory, batch.comp_elements_written())
+        self._idle(watch, memory)
+        if memory["comp"].shape[1] > watch.memory["comp"].shape[1] and watch.memory["comp"].shape[1] > 0:
+            self.trace.facts.add("capacity_grows")
+        if any(row.tokens + row.n_new > memory["ring"].shape[1] for row in watch.rows) and ratio:
+            self.trace.facts.add("window_wraps")
+
+    def _calls(self, watch: CallWatch, calls: int) -> None:
+        """Gathered: one call. Grouped: one per (residue, take), and for span 2 as many again at block 0."""
+        ratio = self.play.fixture.ratio
+        completing = [row for row in watch.rows if row.take]
+        keys = {(row.tokens % ratio, row.take) for row in completing}
+        opening = {(row.tokens % ratio, row.take) for row in completing if row.tokens < ratio}
+        bound = min(len(completing), 1)
+        if self.play.setup.options.get("plan") == "grouped":
+            bound = len(keys) + (len(opening) if self.play.fixture.span == 2 else 0)
+        self.trace.compared["calls"] += 1
+        if calls > bound:
+            groups = f"{len(completing)} rows complete with {len(keys)} different (residue, blocks)"
+            self.record(
+                "calls", None, (f"pool was called {calls} times; at most {bound} is right: {groups}",)
+            )
+
+    def _scatter(self, watch: CallWatch, memory: Mapping[str, Array], written: int) -> None:
+        before, after = watch.memory["comp"], memory["comp"]
+        width, grown = after.shape[2], after.shape[1] - before.shape[1]
+        expected = {
+            (row, block)
+            for row, seen in enumerate(watch.rows)
+            for block in range(seen.tokens // self.play.fixture.ratio, self._blocks_after(seen))
+        }
+        right = width * len(expected) + (before.size if grown else 0)
+        self.trace.compared["scatter"] += 1
+        if written != right:
+            copied = f", and {before.size} copied to grow" if grown else ""
+            self.record(
+                "scatter",
+                None,
+                (
+                    f"{written} elements of comp were written; {right} is right: {len(expected)} blocks of {width}{copied}",
+                ),
+            )
+        if grown:
+            before = np.concatenate([before, np.zeros((len(before), grown, width), before.dtype)], axis=1)
+        changed = {(int(r), int(c)) for r, c in np.argwhere((_bits(before) != _bits(after)).any(axis=2))}
+        for row, column in sorted(changed - expected)[:1]:
+            said = f"column {column} of row {row} changed; this call completes {_cells(expected)}"
+            self.record(
+                "scatter",
+                row,
+                (said, f"{len(changed - expected)} cells changed without a block of their own"),
+            )
+        for row, column in sorted(expected - changed)[:1]:
+            self.record(
+                "scatter",
+                row,
+                (f"block {column} of row {row} completes in this call; its column is as before",),
+            )
+
+    def _blocks_after(self, row: RowBefore) -> int:
+        return (row.tokens + row.n_new) // self.play.fixture.ratio
+
+    def _idle(self, watch: CallWatch, memory: Mapping[str, Array]) -> None:
+        if not any(seen.n_new for seen in watch.rows):
+            return
+        for row, seen in enumerate(watch.rows):
+            if seen.n_new:
+                continue
+            self.trace.compared["idle.bytes"] += 1
+            for name, before in watch.memory.items():
+                after = memory[name][row][: len(before[row])] if before[row].ndim else memory[name][row]
+                if not np.array_equal(_bits(before[row]), _bits(after)):
+                    where = np.argwhere(np.atleast_1d(_bits(before[row]) != _bits(after)))[0]
+                    said = (
+                        f"{name}[{row}, {', '.join(map(str, where))}] changed, though the row takes no token"
+                    )
+                    self.record("idle.bytes", row, (said,))
+
+    # -- after every step ---------------------------------------------------------------------------------
+
+    def after_step(self) -> None:
+        play = self.play
+        if play.lane == "tokens":
+            self._memory_apart()
+        self._invariants()
+        if play.poison:
+            for rows in self._everything():
+                rows.poison(play.stream.poison)
+        if play.lane == "tokens":
+            self._bytes_of_twins()
+        for row, member in enumerate(play.order):
+            self._row(row, member, play._batch(), row)
+        for member, park in play.parked.values():
+            self._row(None, member, park, 0)
+        if play.lane == "tokens":
+            self._width()
+            for row, member in enumerate(play.order):
+                self._probe(row, member, _depths(play.fixture.ratio, play.fixture.margin))
+            self._windows()
+
+    def _everything(self) -> list[Rows]:
+        play = self.play
+        rows = [member.alone for member in play.order]
+        for member, park in play.parked.values():
+            rows += [member.alone, park]
+        return rows + list(play.twins.values()) + ([play.batch] if play.batch is not None else [])
+
+    def _memory_apart(self) -> None:
+        seen: set[int] = set()
+        for rows in self._everything():
+            self.trace.compared["no_alias"] += 1
+            storages = rows.storages()
+            if storages & seen:
+                self.record("no_alias", None, ("two caches share memory; a write to one changes the other",))
+            seen |= storages
+
+    def _invariants(self) -> None:
+        play = self.play
+        for rows in self._everything():
+            rows.check_invariants()
+        self.trace.compared["invariant"] += 1
+        limit = play.fixture.span * play.fixture.ratio + play.fixture.margin - 1
+        for row, member in enumerate(play.order):
+            held = play._batch().read(row)
+            tokens, base = int(held["tokens"]), int(held["base"])
+            broken = []
+            if not 0 <= base <= tokens:
+                broken.append(f"base is {base}; it should lie in 0..{tokens}")
+            if base % play.fixture.ratio:
+                broken.append(f"base is {base}; it should be a multiple of {play.fixture.ratio}")
+            if tokens - base > max(limit, member.promises.width):
+                broken.append(f"{tokens - base} tokens are retained; {limit} is the limit of this geometry")
+            if broken:
+                self.record("invariant", row, tuple(broken))
+
+    def _bytes_of_twins(self) -> None:
+        play = self.play
+        if not play.twins:
+            return
+        if len({(m.promises.tokens, m.promises.base) for m in play.order}) == 1:
+            play.trace.facts.add("uniform_throughout")
+        mine = play._batch().memory()
+        for check, twin in play.twins.items():
+            self.trace.compared[check] += 1
+            for name, other in twin.memory().items():
+                if mine[name].shape != other.shape:
+                    self.record(check, None, (f"{name} is {mine[name].shape} here, {other.shape} there",))
+                elif not np.array_equal(_bits(mine[name]), _bits(other)):
+                    cell = tuple(int(i) for i in np.argwhere(_bits(mine[name]) != _bits(other))[0])
+                    here, there = mine[name][cell], other[cell]
+                    self.record(check, cell[0], (f"{name}{list(cell)} is {here} here, {there} there",))
+
+    def _row(self, row: int | None, member: Member, rows: Rows, index: int) -> None:
+        """One sequence: what the batch holds, what alone holds, what the oracle says."""
+        batch, alone = rows.read(index), member.alone.read(0)
+        if self.play.lane == "values":
+            self._values(row, member, batch, alone)
+            return
+        self._count("tokens", row, int(batch["tokens"]), int(alone["tokens"]), member.promises.tokens)
+        self._count("base", row, int(batch["base"]), int(alone["base"]), member.promises.base)
+        run = member.promises.width
+        expected = np.array(member.history[len(member.history) - run :], dtype=np.int64)[:, None]
+        shape = (run, alone["tail"].shape[1])
+        sides = (_last(batch["tail"], run), _last(alone["tail"], run), np.broadcast_to(expected, shape))
+        self._tokens("tail.tokens", "column", row, member, sides)
+        self._tokens(
+            "comp.tokens", "block", row, member, (batch["comp"], alone["comp"], self._blocks(member))
+        )
+
+    def _blocks(self, member: Member) -> Array:
+        """The oracle's blocks [live, span * ratio + 1]: the tokens each pools, and its index."""
+        fixture, history = self.play.fixture, member.history
+        blocks = [
+            [history[t] if t >= 0 else ABSENT for t in self._tokens_of(block)] + [block]
+            for block in range(member.promises.live_blocks)
+        ]
+        return np.array(blocks, dtype=np.int64).reshape(len(blocks), fixture.span * fixture.ratio + 1)
+
+    def _tokens_of(self, block: int) -> list[int]:
+        return self.play.oracle.block_tokens(block, self.play.fixture.ratio, self.play.fixture.span)
+
+    def _count(self, check: str, row: int | None, batch: int, alone: int, right: int) -> None:
+        self.trace.compared[check] += 1
+        self.trace.compared[check + REFERENCE] += 1
+        if batch != alone:
+            self.record(check, row, (f"batch says {batch}   alone says {alone}   reference says {right}",))
+        if alone != right:
+            self.record(check + REFERENCE, row, (f"alone says {alone}   reference says {right}",))
+
+    def _tokens(
+        self, check: str, axis: str, row: int | None, member: Member, sides: tuple[Array, Array, Array]
+    ) -> None:
+        batch, alone, right = sides
+        self.trace.compared[check] += 1
+        self.trace.compared[check + REFERENCE] += 1
+        if not np.array_equal(batch, alone):
+            named = {"batch holds": batch, "alone holds": alone, "reference says": right}
+            self.record(check, row, in_tokens(self.play.ledger, axis, named, member.history))
+        if not np.array_equal(alone, right):
+            named = {"alone holds": alone, "reference says": right}
+            self.record(check + REFERENCE, row, in_tokens(self.play.ledger, axis, named, member.history))
+
+    def _values(
+        self, row: int | None, member: Member, batch: Mapping[str, Array], alone: Mapping[str, Array]
+    ) -> None:
+        weights = self.play.setup.weights
+        assert weights is not None
+        right = self.play.oracle.blocks(
+            weights, self.play.expected_history(member).reshape(-1, weights.wkv.shape[1])
+        )
+        for check, one, other in (
+            ("comp.values", ("batch", batch["comp"]), ("alone", alone["comp"])),
+            ("comp.values" + REFERENCE, ("alone", alone["comp"]), ("reference", right)),
+        ):
+            self.trace.compared[check] += 1
+            (name, got), (against, want) = one, other
+            if got.shape != want.shape:
+                self.record(check, row, (f"{name} has {len(got)} blocks, {against} {len(want)}",))
+                continue
+            far = ~(np.abs(got - want) <= _VALUES_TOLERANCE)
+            if far.any():
+                block, channel = (int(i) for i in np.argwhere(far)[0])
+                tokens = ", ".join(
+                    self.play.ledger.label(member.history[t]) for t in self._tokens_of(block) if t >= 0
+                )
+                self.record(
+                    check,
+                    row,
+                    (
+                        f"first wrong cell: block {block} of {len(got)}, channel {channel}   "
+                        f"{name} holds {got[block, channel]:.12g}   {against} {want[block, channel]:.12g}",
+                        f"{int(far.any(axis=1).sum())} of {len(got)} blocks differ by more than {_VALUES_TOLERANCE:g}",
+                        f"block {block} pools {tokens}",
+                    ),
+                )
+
+    def _width(self) -> None:
+        play = self.play
+        if play.batch is None:
+            return
+        batch = int(play.batch.read(0)["width"])
+        alone = max(int(member.alone.read(0)["width"]) for member in play.order)
+        self._count("tail.width", None, batch, alone, max(m.promises.width for m in play.order))
+        if len({m.promises.width for m in play.order}) > 1:
+            self.trace.facts.add("narrow_row_beside_wide")
+
+    def _windows(self) -> None:
+        if {127, 128, 129, 130} <= {member.promises.tokens for member in self.play.order}:
+            self.trace.facts.add("window_edge_127_to_130")
+
+    # -- refusals -----------------------------------------------------------------------------------------
+
+    def _probe(self, row: int, member: Member, depths: Sequence[int]) -> None:
+        """Ask batch, alone and oracle whether each rollback depth would be refused, and why."""
+        batch = self.play._batch()
+        for n in depths:
+            here, alone = batch.rollback_refusal(row, n), member.alone.rollback_refusal(0, n)
+            right = member.promises.rollback_refusal(n)
+            if here == "rollback-ragged":  # per-row state off: rows go back together or not at all
+                here = alone
+            self.trace.compared["refusal"] += 1
+            self.trace.compared["refusal" + REFERENCE] += 1
+            if right is not None:
+                self.trace.facts.add("rollback_refused")
+            told = f"a rollback by {n} to token {member.promises.tokens - n}"
+            if here != alone:
+                self.record(
+                    "refusal",
+                    row,
+                    (f"{told}: batch {_says(here)}, alone {_says(alone)}, reference {_says(right)}",),
+                )
+            if alone != right:
+                self.record(
+                    "refusal" + REFERENCE, row, (f"{told}: alone {_says(alone)}, reference {_says(right)}",)
+                )
+
+    def alone_refuses(self, member: Member, row: int, n: int, expected: str) -> None:
+        """A rollback that the batch refused is refused alone as well, for the same reason."""
+        if expected != "rollback-ragged":
+            self._probe(row, member, [n])
+
+    def memories(self) -> list[Mapping[str, Array]]:
+        return [rows.memory() for rows in self._everything()]
+
+    def unchanged(self, before: Sequence[Mapping[str, Array]]) -> None:
+        """A refusal leaves every byte where it was."""
+        after = self.memories()
+        same = len(before) == len(after) and all(
+            np.array_equal(_bits(old[name]), _bits(new[name]))
+            for old, new in zip(before, after, strict=False)
+            for name in old
+        )
+        if not same:
+            self.record("refusal", None, ("the operation was refused, and yet the state changed",))
+
+    # -- alignment ----------------------------------------------------------------------------------------
+
+    def cache_len(self, mismatched: int | None) -> None:
+        play = self.play
+        lengths = [member.kv_live for member in play.order]
+        right = 0 if len(set(lengths)) > 1 else None
+        widths = {member.promises.width for member in play.order}
+        if right is None and not play.fixture.per_row_state and len(widths) > 1:
+            right = 1
+        self.trace.compared["cache_len"] += 1
+        if mismatched != right:
+            said = f"first mismatched slot is said to be {mismatched}; {right} is right: K/V runs {lengths}"
+            self.record("cache_len", None, (f"{said}, tails {sorted(widths)}",))
+
+    def aligned(self, leads: Sequence[int]) -> None:
+        play = self.play
+        assert play.slots is not None
+        target = max(member.kv_live for member in play.order)
+        for row, (member, lead) in enumerate(zip(play.order, leads, strict=True)):
+            self.trace.compared["lead"] += 1
+            self.trace.compared["kv.tokens"] += 1
+            if lead != target - member.kv_live:
+                said = f"lead is {lead}; {target - member.kv_live} is right: {member.kv_live} of {target} columns are live"
+                self.record("lead", row, (said,))
+            columns = play.slots.columns(member.number)
+            if len(columns) != target:
+                self.record(
+                    "lead",
+                    row,
+                    (f"the slot has {len(columns)} columns; {target}, the longest run, is right",),
+                )
+            right = np.array(member.history[len(member.history) - member.kv_live :], dtype=np.int64)[:, None]
+            held = columns[len(columns) - member.kv_live :]
+            if first_difference({"slot": held, "reference": right}) is not None:
+                sides = {"slot holds": held, "reference says": right}
+                self.record("kv.tokens", row, in_tokens(play.ledger, "column", sides, member.history))
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    def at_the_end(self) -> None:
+        play = self.play
+        if play.fixture.every_depth and play.lane == "tokens":
+            for row, member in enumerate(play.order):
+                self._probe(row, member, range(play.fixture.margin + 2 * play.fixture.ratio + 1))
+        for fact in play.fixture.facts:
+            self.trace.compared["facts"] += 1
+            if fact not in self.trace.facts:
+                seen = ", ".join(sorted(self.trace.facts)) or "none"
+                self.record("facts", None, (f"{fact} is declared and was not witnessed; witnessed: {seen}",))
+
+
+def _depths(ratio: int, margin: int) -> list[int]:
+    """The eight rollback depths of every step: around nothing, one block and the margin."""
+    return sorted({0, 1, ratio - 1, ratio, margin - 1, margin, margin + 1, margin + 2 * ratio} - {-1})
+
+
+def _says(kind: str | None) -> str:
+    return "accepts" if kind is None else f"refuses ({kind})"
+
+
+def _last(tail: Array, n: int) -> Array:
+    return tail[max(len(tail) - n, 0) :]
+
+
+def _cells(cells: set[tuple[int, int]]) -> str:
+    return ", ".join(f"block {block} of row {row}" for row, block in sorted(cells)[:4]) or "no block"
+
+
+def _bits(array: Array) -> Array:
+    """The array as integers of its own width, so that NaN equals itself and -0.0 is not 0.0."""
+    return array.view(f"i{array.dtype.itemsize}") if array.dtype.kind == "f" else array

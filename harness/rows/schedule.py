@@ -1,0 +1,231 @@
+"""The steps of a schedule, as data. A row is a position in the batch; a sequence keeps its number for ever.
+
+Sequences are numbered in the order in which they are opened. A sequence is either in the batch or parked
+(a cache of its own). Any step may carry `expect_refusal`, the kind of the refusal that it must end in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+class _Strict:
+    """A key that a step does not have is an error, not a remark."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (read by pydantic, never changed)
+
+
+@dataclass(frozen=True)
+class Prefill(_Strict):
+    """Open one sequence per length. In one right-padded call if the batch is empty, else parked, each alone.
+
+    cuts: feed the batch in pieces that end at these positions, while the twin alone is fed in one shot.
+    """
+
+    lengths: tuple[int, ...]
+    parked: bool = False
+    cuts: tuple[int, ...] = ()
+    do: Literal["prefill"] = "prefill"
+    expect_refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Adopt(_Strict):
+    """Open parked sequences from a state built outside: `tokens` consumed, the run starting at `base`."""
+
+    tokens: tuple[int, ...]
+    base: tuple[int, ...]
+    do: Literal["adopt"] = "adopt"
+    expect_refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Advance(_Strict):
+    """Append n_new[i] tokens to row i (0: the row is idle)."""
+
+    n_new: tuple[int, ...]
+    do: Literal["advance"] = "advance"
+    expect_refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Verify(_Strict):
+    """Append `width` draft tokens to every row, then row i keeps accept[i] of them and rolls back the rest."""
+
+    width: int
+    accept: tuple[int, ...]
+    do: Literal["verify"] = "verify"
+    expect_refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Rollback(_Strict):
+    """Drop the last n tokens of one row."""
+
+    row: int
+    n: int
+    do: Literal["rollback"] = "rollback"
+    expect_refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Split(_Strict):
+    """Rows leave the batch, each into a cache of its own (all rows, if `rows` is empty)."""
+
+    rows: tuple[int, ...] = ()
+    do: Literal["split"] = "split"
+    expect_refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Assemble(_Strict):
+    """Parked sequences become the batch, in this order (behind the rows already in it)."""
+
+    sequences: tuple[int, ...]
+    do: Literal["assemble"] = "assemble"
+    expect_refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Select(_Strict):
+    """Keep exactly these rows, in this order."""
+
+    rows: tuple[int, ...]
+    do: Literal["select"] = "select"
+    expect_refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Reorder(_Strict):
+    """Permute the rows: new row k is old row rows[k]."""
+
+    rows: tuple[int, ...]
+    do: Literal["reorder"] = "reorder"
+    expect_refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Reshape(_Strict):
+    """The caller builds tensors with these rows itself and hands them over."""
+
+    rows: tuple[int, ...]
+    do: Literal["reshape"] = "reshape"
+    expect_refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Trim(_Strict):
+    """A parked sequence's run starts at `base` from now on; sequence None means the whole batch."""
+
+    base: int
+    sequence: int | None = None
+    do: Literal["trim"] = "trim"
+    expect_refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Reconcile(_Strict):
+    """Bring these parked sequences to one base, where per-row state is off; nothing happens where it is on."""
+
+    sequences: tuple[int, ...]
+    do: Literal["reconcile"] = "reconcile"
+    expect_refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot(_Strict):
+    """Write the batch to a file."""
+
+    name: str
+    do: Literal["snapshot"] = "snapshot"
+    expect_refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Restore(_Strict):
+    """Replace the batch by the one that was written under this name."""
+
+    name: str
+    do: Literal["restore"] = "restore"
+    expect_refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Align(_Strict):
+    """Bring the K/V slots of the batch's sequences to one length. drop: forget the dead prefixes afterwards."""
+
+    drop: bool = False
+    do: Literal["align"] = "align"
+    expect_refusal: str | None = None
+
+
+Step = (
+    Prefill
+    | Adopt
+    | Advance
+    | Verify
+    | Rollback
+    | Split
+    | Assemble
+    | Select
+    | Reorder
+    | Reshape
+    | Trim
+    | Reconcile
+    | Snapshot
+    | Restore
+    | Align
+)
+
+
+def describe(step: Step) -> str:
+    """A step in the words of a message: advance(+3,+1)."""
+    match step:
+        case Advance(n_new=counts):
+            return f"advance({','.join(f'+{n}' for n in counts)})"
+        case Prefill(lengths=lengths):
+            return f"prefill({','.join(map(str, lengths))})"
+        case Adopt(tokens=tokens, base=base):
+            return f"adopt({','.join(f'{b}..{t}' for t, b in zip(tokens, base, strict=True))})"
+        case Verify(width=width, accept=accept):
+            return f"verify(+{width}, accept {','.join(map(str, accept))})"
+        case Rollback(row=row, n=n):
+            return f"rollback(row {row}, -{n})"
+        case Trim(base=base, sequence=sequence):
+            return f"trim({'batch' if sequence is None else f'r{sequence}'}, {base})"
+        case Snapshot(name=name) | Restore(name=name):
+            return f"{step.do}({name})"
+        case Align(drop=drop):
+            return f"align({'drop' if drop else ''})"
+        case Assemble(sequences=names) | Reconcile(sequences=names):
+            return f"{step.do}({','.join(f'r{n}' for n in names)})"
+        case Split(rows=rows) | Select(rows=rows) | Reorder(rows=rows) | Reshape(rows=rows):
+            return f"{step.do}({','.join(map(str, rows)) or 'all'})"
+
+
+@dataclass(frozen=True)
+class Fixture(_Strict):
+    """One condition, played on one geometry.
+
+    proves         : one sentence, what a green play shows
+    facts          : reach facts that the play must witness (`harness.rows.facts`)
+    per_row_state  : False plays the scalar world, in which all rows share tokens and base
+    uniform        : all rows stay equal; the play is repeated with per-row state off and with the ragged path
+                     forced, and all three must agree to the byte
+    every_depth    : at the end, probe every rollback depth 0..margin + 2 * ratio
+    kv_window      : each sequence also carries a K/V slot with this window (0: none)
+    """
+
+    name: str
+    proves: str
+    ratio: int
+    span: int
+    step: tuple[Step, ...]
+    margin: int = 16
+    facts: tuple[str, ...] = ()
+    stream: Literal["events"] = "events"
+    per_row_state: bool = True
+    uniform: bool = False
+    every_depth: bool = False
+    kv_window: int = 0

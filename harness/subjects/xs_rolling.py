@@ -1,0 +1,189 @@
+"""Production's XsRolling, as row identity plays it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.rows.subject import Array, Rows, Setup, Weights
+from harness.subjects.token_compressor import TokenCompressor
+from harness.subjects.writes import CountWrites, address
+from torch_impl import snapshot as snapshots
+from torch_impl.compressor import Compressor
+from torch_impl.geometry import Geometry
+from torch_impl.kv_cache import KVSlot, drop_dead_prefix, first_mismatched_cache_len, front_align_batch
+from torch_impl.refusals import InvariantBroken, Refusal
+from torch_impl.rope import Rope, Yarn
+from torch_impl.xs_rolling import BlockPooler, XsRolling, reconcile_xs_bases
+
+
+def real_compressor(weights: Weights, ratio: int, span: int, device: str = "cpu") -> Compressor:
+    """The production compressor with the given float64 weights and the rope of compressed layers."""
+    wkv, wgate, bias, gamma = (
+        torch.from_numpy(array).to(device)
+        for array in (weights.wkv, weights.wgate, weights.bias, weights.gamma)
+    )
+    compressor = Compressor(wkv, wgate, bias, gamma, Rope(weights.rope_width, 160000.0, Yarn()))
+    assert (compressor.ratio, compressor.span) == (ratio, span)
+    return compressor
+
+
+class XsRollingRows:
+    """A batch of production rows; arrays in and out."""
+
+    def __init__(self, cache: XsRolling, device: str) -> None:
+        self.cache, self.device = cache, device
+        self._written = 0
+
+    def _in(self, array: Array) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    def advance(self, xs: Array, n_new: Sequence[int]) -> None:
+        with CountWrites() as writes:
+            self.cache.advance(self._in(xs), n_new)
+        self._written = writes.elements[address(self.cache.storage()["comp"])]
+
+    def comp_elements_written(self) -> int:
+        return self._written
+
+    def rollback(self, row: int, n: int) -> None:
+        self.cache.rollback(row, n)
+
+    def rollback_rows(self, counts: Sequence[int]) -> None:
+        self.cache.rollback_rows(counts)
+
+    def rollback_refusal(self, row: int, n: int) -> str | None:
+        refusal = self.cache.rollback_refusal(row, n)
+        return None if refusal is None else refusal.kind
+
+    def select(self, rows: Sequence[int]) -> None:
+        self.cache.select(rows)
+
+    def reshape(self, rows: Sequence[int]) -> None:
+        live = max(self.cache.live_blocks(row) for row in range(self.cache.rows))
+        index = torch.tensor(list(rows))
+        self.cache.reshape(self.cache.storage()["comp"][index, :live], self.cache.tail()[index])
+
+    def trim(self, base: int) -> None:
+        self.cache.trim_tail_to(base)
+
+    def split(self, row: int) -> XsRollingRows:
+        return XsRollingRows(self.cache.split_row(row), self.device)
+
+    def snapshot(self, path: Path) -> None:
+        snapshots.snapshot(self.cache, path)
+
+    def restore(self, path: Path) -> XsRollingRows:
+        return XsRollingRows(snapshots.restore(self.cache, path), self.device)
+
+    def read(self, row: int) -> Mapping[str, Array]:
+        return {
+            "tokens": np.int64(self.cache.tokens[row]),  # type: ignore[dict-item]
+            "base": np.int64(self.cache.base[row]),  # type: ignore[dict-item]
+            "width": np.int64(self.cache.width),  # type: ignore[dict-item]
+            "comp": self.cache.comp(row).cpu().numpy(),
+            "tail": self.cache.tail()[row].cpu().numpy(),
+        }
+
+    def memory(self) -> Mapping[str, Array]:
+        counts = {"tokens": np.array(self.cache.tokens), "base": np.array(self.cache.base)}
+        return {name: tensor.cpu().numpy().copy() for name, tensor in self.cache.storage().items()} | counts
+
+    def check_invariants(self) -> None:
+        self.cache.check_invariants()
+
+    def poison(self, value: float) -> None:
+        self.cache.fill_dead(value)
+
+    def storages(self) -> frozenset[int]:
+        return frozenset(address(tensor) for tensor in self.cache.storage().values())
+
+    def pool_calls(self) -> int:
+        compressor = self.cache.compressor
+        return compressor.pool_calls if isinstance(compressor, TokenCompressor) else 0
+
+
+class KVSlots:
+    """One windowed K/V slot per sequence, in front of the sequence's compressor slot."""
+
+    def __init__(self, window: int, margin: int, width: int, device: str) -> None:
+        self._new = lambda: KVSlot(window, margin, width, torch.int64, device)
+        self._slots: dict[int, KVSlot] = {}
+        self._device = device
+
+    def _slot(self, sequence: int) -> KVSlot:
+        return self._slots.setdefault(sequence, self._new())
+
+    def append(self, sequence: int, kv: Array) -> None:
+        self._slot(sequence).append(torch.from_numpy(kv).to(self._device))
+
+    def rollback(self, sequence: int, n: int) -> None:
+        self._slot(sequence).rollback(n)
+
+    def _beside(self, sequences: Sequence[int], compressors: Sequence[Any]) -> list[list[KVSlot | XsRolling]]:
+        return [[self._slot(s), rows.cache] for s, rows in zip(sequences, compressors, strict=True)]
+
+    def align(self, sequences: Sequence[int], compressors: Sequence[Rows]) -> list[int]:
+        return front_align_batch(self._beside(sequences, compressors))
+
+    def mismatched(self, sequences: Sequence[int], compressors: Sequence[Any]) -> int | None:
+        per_row_state = all(rows.cache.per_row_state for rows in compressors)
+        return first_mismatched_cache_len(self._beside(sequences, compressors), per_row_state)
+
+    def drop(self, sequences: Sequence[int]) -> None:
+        for sequence in sequences:
+            drop_dead_prefix(self._slot(sequence))
+
+    def columns(self, sequence: int) -> Array:
+        return self._slot(sequence).columns.cpu().numpy()
+
+
+class XsRollingSubject:
+    """Opens production state for a play. options: retain (hidden, projected), plan (grouped, gathered)."""
+
+    refusal: type[Exception] = Refusal
+    invariant_broken: type[Exception] = InvariantBroken
+
+    def open(self, setup: Setup, rows: int) -> XsRollingRows:
+        return XsRollingRows(self._cache(setup, rows), setup.device)
+
+    def _cache(self, setup: Setup, rows: int) -> XsRolling:
+        compressor: BlockPooler = TokenCompressor(setup.ratio, setup.span)
+        if setup.weights is not None:
+            compressor = real_compressor(setup.weights, setup.ratio, setup.span, setup.device)
+        return XsRolling(
+            compressor,
+            Geometry(setup.ratio, setup.span, setup.margin),
+            rows,
+            per_row_state=setup.per_row_state,
+            always_ragged=setup.always_ragged,
+            device=setup.device,
+            **setup.options,  # type: ignore[arg-type]
+        )
+
+    def assemble(self, parts: Sequence[Any]) -> XsRollingRows:
+        return XsRollingRows(XsRolling.assemble([part.cache for part in parts]), parts[0].device)
+
+    def reconcile(self, rows: Sequence[Any]) -> None:
+        reconcile_xs_bases([row.cache for row in rows])
+
+    def adopt(self, setup: Setup, xs: Array, base: int) -> XsRollingRows:
+        """What another program would have stored: blocks of the whole history, payloads from `base` on."""
+        donor = self._cache(setup, 1)
+        whole = torch.from_numpy(xs).to(setup.device)
+        donor.advance(whole[None])
+        kept = whole[base:]
+        payload = kept if donor.retain == "hidden" else donor.compressor.project(kept).flatten(1)
+        adopted = donor.adopt(donor.comp(0)[None], payload[None], [len(xs)], [base])
+        return XsRollingRows(adopted, setup.device)
+
+    def slots(self, setup: Setup, width: int) -> KVSlots:
+        return KVSlots(setup.kv_window, setup.margin, width, setup.device)
+
+
+subject = XsRollingSubject()
