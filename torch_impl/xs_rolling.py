@@ -559,12 +559,36 @@ class XsRolling:
                 f"the state has tokens {tokens}, base {base}; with per_row_state off all rows should be equal",
                 "restore-ragged",
             )
-        try:
-            return self._adopt(comp.to(self.device), tail.to(self.device), tokens, base)
-        except InvariantBroken as broken:
+        return self._adopt(comp.to(self.device), tail.to(self.device), tokens, base)
+
+    def _check_counts(self, tokens: Sequence[int], base: Sequence[int]) -> None:
+        """Raise RestoreRefused for counts that break an invariant: they come from outside."""
+        if not tokens or len(tokens) != len(base):
             raise RestoreRefused(
-                f"the stored state breaks an invariant: {broken}", "restore-invariant"
-            ) from broken
+                f"the state has {len(tokens)} counts of tokens and {len(base)} bases; it should have one of each "
+                "per row, for at least one row; take the snapshot again",
+                "restore-rows",
+            )
+        for row, (t, b) in enumerate(zip(tokens, base, strict=True)):
+            need = self.geometry.need(t)
+            if not 0 <= b <= t:
+                raise RestoreRefused(
+                    f"row {row} has tokens {t} and base {b}; the base should lie in 0..tokens; take the snapshot "
+                    "again",
+                    "restore-base-above-tokens",
+                )
+            if b % self.geometry.ratio:
+                raise RestoreRefused(
+                    f"row {row} has base {b}; it should be a multiple of {self.geometry.ratio}; take the snapshot "
+                    "again",
+                    "restore-not-a-multiple",
+                )
+            if b > need:
+                raise RestoreRefused(
+                    f"row {row} has tokens {t} and base {b}; the next block needs token {need}, so the base should "
+                    f"be {need} at most; take the snapshot again",
+                    "restore-above-need",
+                )
 
     # -- storage ------------------------------------------------------------------------------------------
 
