@@ -1,0 +1,30 @@
+"""`rowproof COMMAND ...`, the same as `python -m harness.COMMAND ...`; imports only what it runs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from .exit_codes import ExitCode
+
+COMMANDS = {
+    "identity": "is every row of a batch itself? plays the fixtures",
+    "mutate": "does every listed fault die by its named checks? runs the catalogue",
+    "gate": "does the evidence of the last run hold for the tree as it is now?",
+}
+
+
+def main() -> None:
+    """Dispatch to the command's own module."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name not in COMMANDS:
+        usage = "\n".join(f"  rowproof {command:<9} {what}" for command, what in COMMANDS.items())
+        wanted = "" if name in ("", "-h", "--help") else f"'{name}' is no command; "
+        print(f"{wanted}the commands are:\n{usage}", file=sys.stderr)
+        sys.exit(int(ExitCode.OK if name in ("-h", "--help") else ExitCode.USAGE))
+    del sys.argv[1]
+    importlib.import_module(f"harness.{name}").main()
+
+
+if __name__ == "__main__":
+    main()

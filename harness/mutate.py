@@ -1,0 +1,160 @@
+"""`python -m harness.mutate`: run the catalogue and report; parse, call, print, exit code.
+
+--report            run the whole catalogue and report (also what no flag at all does)
+--check             only read and check the catalogue (at most a second, imports no project code)
+--only ID           judge these entries only; writes reports/partial.json, never the evidence
+--theme NAME        judge these themes only; likewise
+--report-only       print the last evidence again; runs nothing
+-j N                judgements at a time (default: the machine's cores)
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .exit_codes import ExitCode
+from .mutation import catalogue as catalogue_file
+from .mutation.errors import InputRefused, InstrumentBroken
+from .mutation.settings import load_settings
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=False)
+
+
+@app.callback(invoke_without_command=True)
+def mutate(
+    context: typer.Context,
+    report: Annotated[bool, typer.Option("--report", help="Run the whole catalogue and report.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check the catalogue.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="ID", help="Judge these entries only.")
+    ] = None,
+    theme: Annotated[list[str] | None, typer.Option("--theme", help="Judge these themes only.")] = None,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Print the last evidence again.")
+    ] = False,
+    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Judgements at a time.")] = os.cpu_count()
+    or 1,
+) -> None:
+    """Judge every fault of the catalogue by its named checks."""
+    if context.invoked_subcommand is not None:
+        return
+    if sum((report, check, report_only)) > 1:
+        raise typer.BadParameter("--report, --check and --report-only exclude each other; give one")
+    if check:
+        leave(_check())
+    elif report_only:
+        leave(_report_only())
+    else:
+        leave(_run(tuple(only or ()), tuple(theme or ()), jobs))
+
+
+def leave(code: ExitCode) -> None:
+    """End the command with an exit code."""
+    raise typer.Exit(int(code))
+
+
+def say(lines: tuple[str, ...] | list[str]) -> None:
+    """Print sentences to standard error."""
+    for line in lines:
+        typer.echo(line, err=True)
+
+
+def _check() -> ExitCode:
+    root = Path.cwd()
+    found = catalogue_file.load(root, load_settings(root))
+    say(found.problems)
+    state = f"{len(found.problems)} problems" if found.problems else "no problems"
+    typer.echo(f"{len(found.mutants)} valid entries in {found.files} files: {state}")
+    return ExitCode.USAGE if found.problems else ExitCode.OK
+
+
+def _run(only: tuple[str, ...], themes: tuple[str, ...], jobs: int) -> ExitCode:
+    from .mutation import evidence, run
+    from .mutation.decide import exit_code
+    from .report import console, markdown
+
+    root = Path.cwd()
+    settings = load_settings(root)
+    found = catalogue_file.load(root, settings)
+    if found.problems:
+        raise InputRefused(found.problems)
+    outcome = run.execute(root, settings, found, run.Selection(only, themes), jobs, _progress())
+    predicate = outcome.predicate
+    text = markdown.markdown(predicate, outcome.notes, outcome.findings)
+    evidence.write_atomically(root / settings.reports / evidence.MARKDOWN, text.encode())
+    console.print_report(predicate, outcome.notes, outcome.findings)
+    code = exit_code(outcome.findings)
+    console.print_last_line(code)
+    return code
+
+
+def _progress() -> Callable[[str], None]:
+    """Progress goes to a terminal only, one overwritten line; a log file gets none."""
+    if not sys.stderr.isatty():
+        return lambda text: None
+
+    def tell(text: str) -> None:
+        sys.stderr.write(f"\r\x1b[K{text[:100]}\r")
+        sys.stderr.flush()
+
+    return tell
+
+
+def _report_only() -> ExitCode:
+    import json
+
+    from .mutation import evidence
+    from .mutation.decide import exit_code, weigh
+    from .report import console
+
+    root = Path.cwd()
+    reports = root / load_settings(root).reports
+    try:
+        data = evidence.load(reports / evidence.EVIDENCE, f"{reports.name}/{evidence.EVIDENCE}")
+    except evidence.EvidenceLost as error:
+        say([str(error)])
+        return ExitCode.ABSENT
+    notes = json.loads((reports / evidence.RUN).read_text()) if (reports / evidence.RUN).exists() else {}
+    if notes.get("evidence_seal") != data["seal"]:
+        notes = {}
+    findings = weigh(data["predicate"])
+    console.print_report(data["predicate"], notes, findings)
+    code = exit_code(findings)
+    console.print_last_line(code)
+    return code
+
+
+def guarded(command: typer.Typer, name: str) -> None:
+    """Run a command; refusals become sentences and exit codes, never tracebacks."""
+    try:
+        command(prog_name=name)
+    except InputRefused as error:
+        say(error.problems)
+        sys.exit(int(ExitCode.USAGE))
+    except InstrumentBroken as error:
+        say([str(error)])
+        sys.exit(int(ExitCode.INSTRUMENT))
+    except KeyboardInterrupt:
+        say(["interrupted; nothing of this run was written as evidence"])
+        sys.exit(int(ExitCode.INTERRUPTED))
+    except Exception as error:  # noqa: BLE001 - the last resort has an exit code of its own
+        import traceback
+
+        traceback.print_exc()
+        say([f"internal error: {type(error).__name__}: {error}; please report it with the lines above"])
+        sys.exit(int(ExitCode.INTERNAL))
+
+
+def main() -> None:
+    """Entry point of `python -m harness.mutate` and `rowproof mutate`."""
+    guarded(app, "mutate")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""Anchors: where an edit stands in a file, and the mutated text.
+
+An anchor is the literal text `find`, which must occur exactly once inside `scope`. Scopes are
+qualified names as Python writes them (`Class.method`, `f.<locals>.g`) or `<module>`.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from .errors import did_you_mean
+
+MODULE = "<module>"
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Replace `find` by `replace` inside `scope` of `file` (relative to the project root)."""
+
+    file: str
+    scope: str
+    find: str
+    replace: str
+
+
+class AnchorLost(Exception):
+    """The edit has no unique place in the text; the message says why and what to do."""
+
+
+@lru_cache(maxsize=64)
+def parse(text: str) -> ast.Module:
+    """Parse once per text; the tree is shared and must not be changed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
+
+
+def definitions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, _Definition]]:
+    """Yield (qualified name, node) of every class and function in the tree."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, _Definition):
+            name = prefix + node.name
+            yield name, node
+            inner = "." if isinstance(node, ast.ClassDef) else ".<locals>."
+            yield from definitions(node, name + inner)
+        else:
+            yield from definitions(node, prefix)
+
+
+def first_line(node: _Definition) -> int:
+    """The first line of a definition, its decorators included."""
+    return min([node.lineno, *(d.lineno for d in node.decorator_list)])
+
+
+def _spans(text: str, scope: str) -> list[tuple[int, int]]:
+    if scope == MODULE:
+        return [(0, len(text))]
+    known = list(definitions(parse(text)))
+    starts = _line_starts(text)
+    spans = [(starts[first_line(n) - 1], starts[n.end_lineno or n.lineno]) for q, n in known if q == scope]
+    if not spans:
+        near = did_you_mean(scope, [q for q, _ in known])
+        raise AnchorLost(f"there is no definition '{scope}'{near}")
+    return spans
+
+
+def _line_starts(text: str) -> list[int]:
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    return starts
+
+
+def locate(text: str, edit: Edit) -> int:
+    """Return the offset of the anchor; raises AnchorLost unless it occurs exactly once."""
+    if not edit.find:
+        raise AnchorLost("find is empty; give the text to be replaced")
+    found = {at for low, high in _spans(text, edit.scope) for at in _occurrences(text, edit.find, low, high)}
+    if len(found) == 1:
+        return found.pop()
+    if found:
+        lines = ", ".join(str(text.count("\n", 0, at) + 1) for at in sorted(found))
+        raise AnchorLost(
+            f"the anchor occurs {len(found)} times inside '{edit.scope}' (lines {lines}), should be once; "
+            "lengthen find"
+        )
+    elsewhere = text.count(edit.find)
+    hint = f"it occurs {elsewhere} times elsewhere in the file" if elsewhere else "it is nowhere in the file"
+    raise AnchorLost(f"the anchor occurs 0 times inside '{edit.scope}', should be once; {hint}")
+
+
+def _occurrences(text: str, find: str, low: int, high: int) -> Iterator[int]:
+    at = text.find(find, low, high)
+    while at >= 0:
+        yield at
+        at = text.find(find, at + 1, high)
+
+
+def apply_edits(text: str, edits: Sequence[Edit]) -> str:
+    """Return the text with all edits made; anchors are located in the original text."""
+    placed = sorted((locate(text, edit), edit) for edit in edits)
+    for (at, edit), (following, _) in zip(placed, placed[1:], strict=False):
+        if at + len(edit.find) > following:
+            raise AnchorLost("two edits of one mutant overlap; make them one")
+    for at, edit in reversed(placed):
+        text = text[:at] + edit.replace + text[at + len(edit.find) :]
+    return text
+
+
+def sources(root: Path, edits: Sequence[Edit]) -> dict[str, tuple[str, str]]:
+    """Return {file: (original text, mutated text)} for the files that the edits touch."""
+    by_file: dict[str, list[Edit]] = {}
+    for edit in edits:
+        by_file.setdefault(edit.file, []).append(edit)
+    result = {}
+    for file, of_file in by_file.items():
+        text = _read(root / file)
+        result[file] = (text, apply_edits(text, of_file))
+    return result
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path) -> str:
+    # newline="" keeps the bytes' own line ends, so that the mutated text differs in the edit only.
+    with path.open(encoding="utf-8", newline="") as handle:
+        return handle.read()
+
+
+def check_edits(root: Path, roots: Sequence[str], edits: Sequence[Edit], where: str) -> list[str]:
+    """Return every problem of a mutant's edits: path, anchor, syntax, nothing changed."""
+    problems = [p for edit in edits for p in _check_path(root, roots, edit.file, where)]
+    problems += [f"{where}: replace equals find" for edit in edits if edit.find == edit.replace]
+    if problems:
+        return list(dict.fromkeys(problems))
+    lost = [p for edit in edits for p in _check_anchor(root, edit, where)]
+    if lost:
+        return lost
+    try:
+        changed = sources(root, edits)
+    except AnchorLost as error:
+        return [f"{where}: {error}"]
+    return [p for file, pair in changed.items() for p in _check_syntax(file, *pair, where)]
+
+
+def _check_path(root: Path, roots: Sequence[str], file: str, where: str) -> list[str]:
+    path = (root / file).resolve()
+    allowed = [(root / name).resolve() for name in roots]
+    if not any(path.is_relative_to(folder) for folder in allowed):
+        return [f"{where}: file '{file}' lies outside the allowed roots ({', '.join(roots)})"]
+    if not path.is_file():
+        names = [p.relative_to(root.resolve()).as_posix() for a in allowed for p in a.rglob("*.py")]
+        return [f"{where}: there is no file '{file}'{did_you_mean(file, names)}"]
+    if path.suffix != ".py":
+        return [f"{where}: file '{file}' is not Python source"]
+    return []
+
+
+def _check_anchor(root: Path, edit: Edit, where: str) -> list[str]:
+    try:
+        locate(_read(root / edit.file), edit)
+    except AnchorLost as error:
+        return [f"{where}: {edit.file}: {error}"]
+    except SyntaxError as error:
+        return [f"{where}: {edit.file}: is not valid Python: line {error.lineno}: {error.msg}"]
+    except UnicodeDecodeError:
+        return [f"{where}: {edit.file}: is not UTF-8 text"]
+    return []
+
+
+def _check_syntax(file: str, original: str, mutated: str, where: str) -> list[str]:
+    try:
+        tree = parse(mutated)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # Compiling finds what parsing does not: a return outside a function, a repeated argument.
+            compile(mutated, file, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", "?")
+        return [f"{where}: {file}: the mutated text has a syntax error in line {line}: {error}"]
+    if ast.dump(tree) == ast.dump(parse(original)):
+        return [f"{where}: {file}: the syntax tree is unchanged (comment, spacing); nothing would be tested"]
+    return []

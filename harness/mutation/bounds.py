@@ -1,0 +1,111 @@
+"""What keeps a judgement in its place: parent-death signals, limits, and the orphan sweep.
+
+Linux only (prctl, /proc); a process is only ever killed by an id of a child that this process
+started or inherited.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_SWEEP_ROUNDS = 200
+
+
+class Bereaved(BaseException):
+    """The parent of a server died; raised by the signal handler so that `finally` clauses clean up."""
+
+
+def die_with_parent(parent: int, sig: signal.Signals) -> None:
+    """Ask the kernel for `sig` when the parent dies; leave at once if it already has."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(sig), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def mourn(parent: int) -> None:
+    """In a server: the parent's death raises Bereaved, and orphans of our children come to us."""
+
+    def handler(signum: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Bereaved
+
+    signal.signal(signal.SIGTERM, handler)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    die_with_parent(parent, signal.SIGTERM)
+
+
+def limit_self(memory_mib: int, output_mib: int, cpu_s: int) -> None:
+    """Set the limits of a judgement; memory is counted on top of what the process maps now."""
+    ceiling = _address_space() + memory_mib * 1024 * 1024
+    resource.setrlimit(resource.RLIMIT_AS, (ceiling, ceiling))
+    size = output_mib * 1024 * 1024
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _address_space() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
+
+
+def threads() -> int:
+    """Operating-system threads of this process; a server must have one before it forks."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def children() -> set[int]:
+    """Direct children of this process, zombies included."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        found.update(int(pid) for pid in (task / "children").read_text().split())
+    return found
+
+
+def kill_group(leader: int) -> None:
+    """Kill the process group of a child that we started as its leader."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def sweep(keep: Iterable[int] = ()) -> int:
+    """Kill and reap every child that is not in `keep`; returns how many there were.
+
+    Killing an orphan can hand us its own children, so the sweep goes on until none is left.
+    """
+    kept: set[int] = set(keep)
+    swept: set[int] = set()
+    for _ in range(_SWEEP_ROUNDS):
+        strangers = children() - kept
+        if not strangers:
+            break
+        for pid in strangers:
+            _kill_and_reap(pid)
+        swept |= strangers
+    return len(swept)
+
+
+def _kill_and_reap(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    for _ in range(100):
+        try:
+            done, _status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if done:
+            return
+        time.sleep(0.001)

@@ -1,0 +1,232 @@
+"""One run of the catalogue: baseline, judgements, controls, baseline again.
+
+Control flow lives here; what a result means is decided by the pure functions of `verdict`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import prepare
+from .catalogue import Mutant
+from .observe import first_message, observations
+from .prepare import Fault
+from .servers import Servers
+from .settings import Settings
+from .verdict import Reading, Verdict, needs_another, read, rule
+
+BATCH = 25
+NOTHING = Fault(overlay={}, watch={}, swappable=False)
+Record = dict[str, Any]
+
+
+class Turns:
+    """Judgements share the machine; a lonely one has it to itself."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._running = 0
+        self._lonely = False
+
+    @contextlib.contextmanager
+    def shared(self) -> Iterator[None]:
+        """Run beside others."""
+        with self._condition:
+            self._condition.wait_for(lambda: not self._lonely)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._running -= 1
+                self._condition.notify_all()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Run when nothing else does; newcomers wait."""
+        with self._condition:
+            self._condition.wait_for(lambda: not self._lonely)
+            self._lonely = True
+            self._condition.wait_for(lambda: self._running == 0)
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._lonely = False
+                self._condition.notify_all()
+
+
+@dataclass
+class Campaign:
+    """The state of a run; `tell` is called with short facts for a progress display."""
+
+    root: Path
+    settings: Settings
+    servers: Servers
+    jobs: int
+    tell: Callable[[str], None] = lambda text: None
+    seconds: dict[str, float] = field(default_factory=dict)
+    messages: dict[str, dict[str, str]] = field(default_factory=dict)
+    untrapped: dict[tuple[str, str], str] = field(default_factory=dict)
+    suite: list[str] | None = None
+    judged: int = 0
+
+    def __post_init__(self) -> None:
+        self.turns = Turns()
+
+    def each(self, action: Callable[[Any], Any], things: Sequence[Any]) -> list[Any]:
+        """Apply an action to all things, `jobs` at a time, in order."""
+        if self.jobs == 1 or len(things) < 2:
+            return [action(thing) for thing in things]
+        pool = ThreadPoolExecutor(self.jobs)
+        try:
+            return list(pool.map(action, things))
+        finally:
+            # After an error or an interrupt, what has not begun must not begin.
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def wall(self, tests: Sequence[str]) -> float:
+        """The wall limit of a judgement, from what the tests took in the baseline."""
+        limits = self.settings.limits
+        return limits.wall_s + limits.wall_factor * sum(self.seconds.get(test, 0.0) for test in tests)
+
+    def ask(self, fault: Fault, mode: str, tests: list[str], alone: bool = False) -> dict[str, Any]:
+        """One fork: the slot's reply."""
+        job = prepare.job(fault, mode, tests, self.wall(tests), self.settings.limits)
+        with self.turns.alone() if alone else self.turns.shared():
+            self.judged += len(tests)
+            return self.servers.judge(job)
+
+    def baseline(self, tests: Sequence[str], mode: str) -> Record:
+        """Run each test without any fault, in a fork of its own."""
+
+        def one(test: str) -> dict[str, Any]:
+            reply = self.ask(NOTHING, mode, [test])
+            self.seconds[test] = max(self.seconds.get(test, 0.0), reply.get("seconds", 0.0))
+            return observations(reply, mode, "baseline", [test])[test]
+
+        return dict(zip(tests, self.each(one, tests), strict=True))
+
+    def judge(self, mutant: Mutant, green: Sequence[str]) -> Record:
+        """Judge one entry completely and return its record for the evidence."""
+        fault = prepare.of_mutant(self.root, mutant)
+        mode, why = self._mode(fault)
+        record: Record = {
+            "id": mutant.id,
+            "theme": mutant.theme,
+            "kind": mutant.kind,
+            "expected": mutant.expected,
+            "dies_by": mutant.dies_by,
+            "twin_of": mutant.twin_of,
+            "sources": fault.sources,
+            "bytecode_differs": fault.swappable or fault.why_reimport is not None,
+            "mode": mode,
+            "why_reimport": why,
+            "killers": {},
+            "green": {},
+            "widened": None,
+        }
+        for test in mutant.killed_by:
+            record["killers"][test] = self._settle(fault, mutant, test, record)
+        record["green"] = self._greens(fault, green)
+        if self._unfired(record):
+            record["widened"] = self._widen(fault, mutant)
+        ruling = rule(record)
+        record.update(verdict=ruling.verdict.value, reason=ruling.reason, killed=list(ruling.killed))
+        self.tell(f"{mutant.id}: {ruling.verdict}")
+        return record
+
+    def _mode(self, fault: Fault) -> tuple[str, str | None]:
+        if self.servers.swap_refused:
+            return "reimport", self.servers.swap_refused
+        if not fault.swappable:
+            return "reimport", fault.why_reimport or "no bytecode differs"
+        untrapped = [self.untrapped[f] for f in fault.functions if f in self.untrapped]
+        return ("reimport", untrapped[0]) if untrapped else ("swap", None)
+
+    def _settle(self, fault: Fault, mutant: Mutant, test: str, record: Record) -> list[dict[str, Any]]:
+        """Run one killer until its fate is settled: judge, confirm, and alone after a timeout."""
+        attempts: list[dict[str, Any]] = []
+        while (role := needs_another(attempts, fault.sources, mutant.dies_by)) is not None:
+            mode = "swap" if record["mode"] == "swap" and not attempts else "reimport"
+            reply = self.ask(fault, mode, [test], alone=role == "alone")
+            if reply["end"] == "answered" and reply["answer"]["kind"] == "refused":
+                record.update(mode="reimport", why_reimport=reply["answer"]["why"])
+                continue
+            attempts.append(observations(reply, mode, role, [test])[test])
+            told = first_message(reply, test)
+            if told:
+                self.messages.setdefault(mutant.id, {}).setdefault(test, told)
+        return attempts
+
+    def _greens(self, fault: Fault, green: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+        """must_stay_green tests share a fork; a red among them is judged again alone."""
+        runs: dict[str, list[dict[str, Any]]] = {}
+        for batch in batches(green):
+            reply = self.ask(fault, "reimport", batch)
+            for test, seen in observations(reply, "reimport", "green", batch).items():
+                runs[test] = [seen]
+                if read(seen, fault.sources).reading is not Reading.PASSED:
+                    again = self.ask(fault, "reimport", [test])
+                    runs[test] += [observations(again, "reimport", "green-alone", [test])[test]]
+        return runs
+
+    @staticmethod
+    def _unfired(record: Record) -> bool:
+        """No killer fired and nothing graver happened: only the rest of the suite can tell."""
+        ruling = rule(record)
+        unrun = ruling.verdict is Verdict.UNKNOWN and "rest of the suite" in ruling.reason
+        return unrun or ruling.verdict is Verdict.NOT_REACHED
+
+    def _widen(self, fault: Fault, mutant: Mutant) -> Record:
+        """Run the mutant against the rest of the suite; a red counts if it is red alone and green without."""
+        suite = [test for test in self.whole_suite() if test not in mutant.killed_by]
+        reaching: list[str] = []
+        suspects: list[str] = []
+        for batch in batches(suite):
+            reply = self.ask(fault, "reimport", batch)
+            for test, seen in observations(reply, "reimport", "widened", batch).items():
+                if seen.get("reached"):
+                    reaching.append(test)
+                if read(seen, fault.sources).reading is not Reading.PASSED:
+                    suspects.append(test)
+        judged = {test: self._really_red(fault, test) for test in suspects}
+        red = {test: seen for test, seen in judged.items() if seen is not None}
+        return {"suite": len(suite), "reaching": len(set(reaching) | set(red)), "red": red}
+
+    def _really_red(self, fault: Fault, test: str) -> dict[str, Any] | None:
+        plain = observations(self.ask(NOTHING, "reimport", [test]), "reimport", "baseline", [test])[test]
+        if not passed(plain):
+            return None
+        seen = observations(self.ask(fault, "reimport", [test]), "reimport", "widened", [test])[test]
+        quiet = (Reading.PASSED, Reading.NOT_APPLIED, Reading.RED_UNREACHED)
+        return None if read(seen, fault.sources).reading in quiet else seen
+
+    def whole_suite(self) -> list[str]:
+        """Every test of the project, collected once when it is first needed."""
+        if self.suite is None:
+            with self.turns.shared():
+                self.suite = sorted(self.servers.list_tests(self.settings.tests)["items"])
+        return self.suite
+
+
+def batches(tests: Sequence[str]) -> list[list[str]]:
+    """Cut a list into batches that share a fork."""
+    return [list(tests[low : low + BATCH]) for low in range(0, len(tests), BATCH)]
+
+
+def passed(seen: Mapping[str, Any]) -> bool:
+    """True when a test without any fault was collected and passed in every phase."""
+    return (
+        seen["end"] == "answered"
+        and not seen["broken"]
+        and seen["collected"]
+        and all(p["outcome"] == "passed" and not p["xfail"] for p in seen["phases"])
+        and any(p["phase"] == "call" for p in seen["phases"])
+    )

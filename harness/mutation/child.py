@@ -1,0 +1,175 @@
+"""One judgement in a fork of its own: apply the mutant, run the tests, answer with facts.
+
+The answer goes over a pipe with a nonce; the exit status proves nothing. A `started` message comes
+before the tests run, so that a silent death can be told from one that never began.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from . import bounds, live, planted, serving, wire
+from .codetree import Pair, Plan, compile_source, is_function, make_plan, nested
+from .facts import leaves
+from .reach import Reach, as_watch
+from .sitting import Sitting, first_line, quiet
+
+CANNOT_ANSWER = 97
+
+
+@dataclass
+class Context:
+    """What a server hands to its children: the project, its sources, and (swap) the collected session."""
+
+    root: str
+    extra: list[str]
+    sources: serving.Sources
+    sitting: Sitting | None = None
+    index: live.Live | None = None
+
+    def real(self, file: str) -> str:
+        """The real path of a file named relative to the root."""
+        return os.path.realpath(os.path.join(self.root, file))
+
+
+class Line:
+    """The child's end of the pipe."""
+
+    def __init__(self, fd: int, nonce: str) -> None:
+        self._fd, self._nonce = fd, nonce
+
+    def say(self, kind: str, **facts: Any) -> None:
+        """Send one message; a closed pipe ends the child with a status of its own."""
+        try:
+            wire.write_all(self._fd, wire.pack({"nonce": self._nonce, "kind": kind, **facts}))
+        except OSError:
+            os._exit(CANNOT_ANSWER)
+
+
+def judge(context: Context, job: dict[str, Any], fd: int, basetemp: str) -> None:
+    """Do the job and answer; every way of failing is an answer too."""
+    line = Line(fd, job["nonce"])
+    quiet()
+    limits = job["limits"]
+    bounds.limit_self(limits["memory_mib"], limits["output_mib"], int(limits["wall_s"]) + 2)
+    _note_leaving()
+    trap = planted.plant()
+    try:
+        done = (_swap if job["mode"] == "swap" else _reimport)(context, job, line, basetemp)
+    except live.SwapRefused as refusal:
+        line.say("refused", why=str(refusal))
+        return
+    line.say("done", trap=trap.hit, left=list(_left), **done)
+
+
+def _reimport(context: Context, job: dict[str, Any], line: Line, basetemp: str) -> dict[str, Any]:
+    sources = context.sources
+    sources.put({context.real(file): text for file, text in job["overlay"].items()})
+    watch = as_watch({context.real(f): lines for f, lines in job["watch"].items()})
+    early = Reach(watch if job["trace_import"] else {}, set())
+    sitting = Sitting(sources.project, job["nodes"], basetemp)
+    line.say("started")
+    broken = None
+    early.start()
+    try:
+        sitting.configure(context.root, context.extra)
+        sitting.collect()
+    except BaseException as error:  # noqa: BLE001 - a mutant may raise anything while it is imported
+        broken = {"message": first_line(error), "leaves": leaves(error, sources.project)}
+    early.stop()
+    results = [] if broken else _run(sitting, job["nodes"], watch, set(), early.hit)
+    return {
+        "applied": {f: sources.served.get(context.real(f)) for f in job["overlay"]},
+        "functions": 0,
+        "broken": broken,
+        "collect_errors": sitting.recorder.collect_errors,
+        "not_found": sitting.not_found,
+        "results": results,
+    }
+
+
+def _swap(context: Context, job: dict[str, Any], line: Line, basetemp: str) -> dict[str, Any]:
+    sitting, index = context.sitting, context.index
+    if sitting is None or index is None:
+        raise live.SwapRefused("this process has not collected")
+    sitting.restart_capture()
+    sitting.use_basetemp(basetemp)
+    done = live.Swapped()
+    plans = {f: _plan(context, job, f, text) for f, text in job["overlay"].items()}
+    for file, plan in plans.items():
+        live.check(index, context.real(file), plan)
+    context.sources.put({context.real(f): text for f, text in job["overlay"].items()})
+    for file, plan in plans.items():
+        live.swap(index, context.real(file), plan, done)
+    watch = as_watch({context.real(f): lines for f, lines in job["watch"].items()})
+    line.say("started")
+    results = _run(sitting, job["nodes"], watch, done.old, False)
+    return {
+        "applied": {f: serving.digest(t) if done.functions else None for f, t in job["overlay"].items()},
+        "functions": done.functions,
+        "broken": None,
+        "collect_errors": [],
+        "not_found": [],
+        "results": results,
+    }
+
+
+def _plan(context: Context, job: dict[str, Any], file: str, text: str) -> Plan:
+    path = context.real(file)
+    old = context.sources.compiled.get(path)
+    if old is None:
+        raise live.SwapRefused(f"{file} was not imported by the collected session")
+    new = compile_source(text, old.co_filename)
+    if file in job.get("null", {}):
+        return null_plan(old, new, job["null"][file])
+    return make_plan(old, new)
+
+
+def null_plan(old: Any, new: Any, name: str) -> Plan:
+    """A plan that swaps the function `name` and what it holds, though nothing differs."""
+    pairs: list[Pair] = []
+
+    def visit(before: Any, after: Any, inside: bool) -> None:
+        chosen = inside or before.co_qualname == name
+        if chosen and is_function(before):
+            pairs.append(Pair(before, after, True, not inside))
+        for one, two in zip(nested(before), nested(after), strict=True):
+            visit(one, two, chosen and is_function(before))
+
+    visit(old, new, False)
+    return Plan(tuple(pairs), (), None)
+
+
+def _run(
+    sitting: Sitting, nodes: list[str], watch: dict[str, set[tuple[str, int]]], old: set[int], hit: bool
+) -> list[dict[str, Any]]:
+    results = []
+    for node in nodes:
+        if node not in sitting.items:
+            results.append({"node": node, "collected": False, "phases": [], "reached": hit, "stale": False})
+            continue
+        reach = Reach({} if hit else watch, old)
+        reach.start()
+        phases = sitting.run(node)
+        reach.stop()
+        reached = hit or reach.hit
+        results.append(
+            {"node": node, "collected": True, "phases": phases, "reached": reached, "stale": reach.stale}
+        )
+    return results
+
+
+_left: set[str] = set()
+_LEAVING = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system"}
+
+
+def _note_leaving() -> None:
+    # Another process sees the original file and is not traced; a survivor's report must be able to say so.
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event in _LEAVING:
+            _left.add(event)
+
+    sys.addaudithook(hook)

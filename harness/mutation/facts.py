@@ -1,0 +1,63 @@
+"""What happened to one test, as raw facts. Nothing here decides what a kill is; `verdict` does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from .serving import Project
+
+MESSAGE_MAX = 400
+
+
+def leaves(error: BaseException, project: Project) -> list[dict[str, Any]]:
+    """One record per leaf exception: Hypothesis and task groups raise several at once."""
+    return [_leaf(leaf, project) for leaf in _flatten(error)]
+
+
+def _flatten(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _flatten(inner)
+    else:
+        yield error
+
+
+def _leaf(error: BaseException, project: Project) -> dict[str, Any]:
+    kind, at, from_timeout = None, None, False
+    for filename, line, module in _frames(error.__traceback__):
+        from_timeout |= module.startswith("pytest_timeout")
+        found = project.kind(filename)
+        if found is not None:
+            kind, at = found, f"{project.relative(filename)}:{line}"
+    return {
+        "types": [type_name(cls) for cls in type(error).__mro__ if cls is not object],
+        "frame": kind,
+        "at": at,
+        "timeout_plugin": from_timeout,
+        "message": message(error),
+    }
+
+
+def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int, str]]:
+    while trace is not None:
+        frame = trace.tb_frame
+        yield frame.f_code.co_filename, trace.tb_lineno, str(frame.f_globals.get("__name__", ""))
+        trace = trace.tb_next
+
+
+def type_name(cls: type) -> str:
+    """The dotted name of an exception class; pytest's Failed hides its module, so it is spelt out."""
+    if cls.__module__ == "builtins" and cls.__name__ == "Failed":
+        return "pytest.Failed"
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def message(error: BaseException) -> str:
+    """The first line of an exception's text; a text that cannot be made is said to be so."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - the code under test may raise anything from __str__
+        text = "(the exception has no readable text)"
+    return next((line for line in text.splitlines() if line.strip()), "")[:MESSAGE_MAX]

@@ -1,0 +1,140 @@
+"""The gate: evidence against the tree as it is now. A pure function of both; nothing is run.
+
+Each way of being absent, partial, stale or edited has a sentence of its own. A missing thing is never
+a pass, and every verdict is derived again from the recorded observations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..exit_codes import ExitCode
+from . import evidence, prepare
+from .catalogue import Catalogue
+from .decide import Finding, weigh
+from .inputs import tree_digests, versions
+from .settings import Settings
+from .verdict import Verdict
+
+_KEYS = {
+    "versions", "configuration", "catalogue", "baseline", "mutants", "controls", "swap_refused",
+    "tree_unchanged", "complete",
+}  # fmt: skip
+_CONTROL_KINDS = ("null", "canary")
+
+
+def examine(
+    root: Path, settings: Settings, catalogue: Catalogue
+) -> tuple[list[Finding], dict[str, Any] | None]:
+    """Return all findings, and the evidence when it could be read at all."""
+    shown = f"{settings.reports}/{evidence.EVIDENCE}"
+    path = root / settings.reports / evidence.EVIDENCE
+    try:
+        data = evidence.load(path, shown)
+    except evidence.EvidenceLost as error:
+        partial = (root / settings.reports / evidence.PARTIAL).exists() and not path.exists()
+        hint = (
+            f"; {settings.reports}/{evidence.PARTIAL} is of a filtered run and does not count"
+            if partial
+            else ""
+        )
+        return [Finding(ExitCode.ABSENT, f"{error}{hint}")], None
+    predicate = data["predicate"]
+    lacking = sorted(_KEYS - set(predicate))
+    if lacking:
+        return [Finding(ExitCode.ABSENT, f"{shown} lacks {', '.join(lacking)}")], data
+    findings = [Finding(ExitCode.USAGE, problem) for problem in catalogue.problems]
+    findings += _stale(root, settings, data)
+    findings += _versions(predicate)
+    findings += _catalogue(root, settings, catalogue, predicate)
+    findings += _controls(predicate)
+    try:
+        findings += weigh(predicate)
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+        findings.append(Finding(ExitCode.ABSENT, f"{shown} has observations that cannot be read ({error!r})"))
+    return findings, data
+
+
+def _stale(root: Path, settings: Settings, data: Mapping[str, Any]) -> Iterator[Finding]:
+    now, then = tree_digests(root, settings), evidence.digests_of(data)
+    if not then:
+        yield Finding(ExitCode.ABSENT, "the evidence is bound to no file at all")
+    changed = [name for name in then if name in now and now[name] != then[name]]
+    for what, names in (
+        ("changed since the run", changed),
+        ("are gone since the run", [name for name in then if name not in now]),
+        ("are new since the run", [name for name in now if name not in then]),
+    ):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            yield Finding(ExitCode.ABSENT, f"stale: {len(names)} files {what}: {', '.join(names[:3])}{more}")
+
+
+def _versions(predicate: Mapping[str, Any]) -> Iterator[Finding]:
+    now = versions()
+    for name, then in predicate["versions"].items():
+        if now.get(name) != then:
+            yield Finding(
+                ExitCode.ABSENT, f"stale: judged with {name} {then}, here is {name} {now.get(name)}"
+            )
+
+
+def _catalogue(
+    root: Path, settings: Settings, catalogue: Catalogue, predicate: Mapping[str, Any]
+) -> Iterator[Finding]:
+    if not predicate["complete"]:
+        yield Finding(
+            ExitCode.ABSENT, "the evidence is of a filtered run, which proves nothing about the rest"
+        )
+    if predicate["configuration"] != evidence.as_json(settings.effective()):
+        yield Finding(ExitCode.ABSENT, "stale: the effective configuration differs from the run's")
+    judged = {(record["id"], record["expected"]) for record in predicate["mutants"]}
+    listed = {(mutant.id, mutant.expected) for mutant in catalogue.mutants}
+    for name, expected in sorted(listed - judged):
+        yield Finding(ExitCode.ABSENT, f"{name}: expected {expected}, but the evidence holds no such result")
+    for name, expected in sorted(judged - listed):
+        yield Finding(
+            ExitCode.ABSENT, f"{name}: judged as expected {expected}, but no catalogue entry says so"
+        )
+    records = {record["id"]: record for record in predicate["mutants"]}
+    known = {verdict.value for verdict in Verdict}
+    for record in predicate["mutants"]:
+        if record["verdict"] not in known:
+            yield Finding(
+                ExitCode.ABSENT, f"{record['id']}: '{record['verdict']}' is no verdict of this program"
+            )
+    for mutant in catalogue.mutants:
+        if mutant.id in records:
+            yield from _entry(root, mutant, records[mutant.id], predicate)
+
+
+def _entry(
+    root: Path, mutant: Any, record: Mapping[str, Any], predicate: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """The record must be about this entry's text and killers, whatever it says about itself."""
+    if record["sources"] != prepare.of_mutant(root, mutant).sources:
+        yield Finding(ExitCode.ABSENT, f"{mutant.id}: the judged source is not what the catalogue describes")
+    if list(record["killers"]) != sorted(mutant.killed_by) and set(record["killers"]) != set(
+        mutant.killed_by
+    ):
+        yield Finding(ExitCode.ABSENT, f"{mutant.id}: the judged killers are not the listed ones")
+    if record["dies_by"] != mutant.dies_by:
+        yield Finding(ExitCode.ABSENT, f"{mutant.id}: judged with another dies_by than the catalogue's")
+    for when in ("before", "after"):
+        unseen = [test for test in mutant.killed_by if test not in predicate["baseline"][when]]
+        if unseen:
+            yield Finding(
+                ExitCode.INSTRUMENT, f"{mutant.id}: {unseen[0]} was not run without the mutant {when} judging"
+            )
+
+
+def _controls(predicate: Mapping[str, Any]) -> Iterator[Finding]:
+    if not predicate["mutants"]:
+        return
+    files = {file for record in predicate["mutants"] for file in record["sources"] if record["killers"]}
+    for kind in _CONTROL_KINDS:
+        covered = {record["file"] for record in predicate["controls"] if record["control"] == kind}
+        for file in sorted(files - covered):
+            yield Finding(ExitCode.INSTRUMENT, f"control: there is no {kind} control for {file}")

@@ -1,0 +1,76 @@
+"""Mutants made ready for judging: mutated texts, watched lines, and swap or reimport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .anchor import MODULE, sources
+from .catalogue import Mutant
+from .codetree import Plan, compile_source, make_plan, watched
+from .serving import digest
+from .settings import Limits
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Any change that the servers can apply: a mutant, a null control, a canary, a trap."""
+
+    overlay: Mapping[str, str]
+    watch: Mapping[str, tuple[tuple[str, int], ...]]
+    swappable: bool
+    why_reimport: str | None = None
+    trace_import: bool = False
+    null: Mapping[str, str] = field(default_factory=dict)
+    functions: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The sha256 of each mutated text, which the child must report as executed."""
+        return {file: digest(text) for file, text in self.overlay.items()}
+
+
+def make_fault(changed: Mapping[str, tuple[str, str]]) -> Fault:
+    """Build a fault from {file: (original text, mutated text)}."""
+    plans: dict[str, Plan] = {}
+    watch = {}
+    for file, (original, mutated) in changed.items():
+        old, new = compile_source(original, file), compile_source(mutated, file)
+        plans[file] = make_plan(old, new)
+        watch[file] = watched(original, mutated, old, new)
+    reasons = [plan.why_reimport for plan in plans.values() if plan.why_reimport]
+    return Fault(
+        overlay={file: mutated for file, (_, mutated) in changed.items()},
+        watch=watch,
+        swappable=not reasons and not any(plan.nothing for plan in plans.values()),
+        why_reimport=reasons[0] if reasons else None,
+        trace_import=bool(reasons),
+        functions=tuple((file, name) for file, plan in plans.items() for name in _functions(plan)),
+    )
+
+
+def _functions(plan: Plan) -> list[str]:
+    """The outermost functions that the edit changes; `<module>` for an edit outside any function."""
+    if plan.why_reimport:
+        return [MODULE]
+    return list(dict.fromkeys(pair.old.co_qualname for pair in plan.pairs if pair.outermost))
+
+
+def of_mutant(root: Path, mutant: Mutant) -> Fault:
+    """The fault that a catalogue entry describes."""
+    return make_fault(sources(root, mutant.edits))
+
+
+def job(fault: Fault, mode: str, nodes: list[str], wall_s: float, limits: Limits) -> dict[str, Any]:
+    """The message that asks a slot for one judgement."""
+    return {
+        "mode": mode,
+        "overlay": dict(fault.overlay),
+        "watch": {file: [list(pair) for pair in pairs] for file, pairs in fault.watch.items()},
+        "trace_import": fault.trace_import,
+        "null": dict(fault.null),
+        "nodes": nodes,
+        "limits": {"wall_s": wall_s, "memory_mib": limits.memory_mib, "output_mib": limits.output_mib},
+    }

@@ -1,0 +1,71 @@
+"""Did a changed line run? A tracer that removes itself at the first hit.
+
+Lines are matched by file, qualified name and number, not by code identity: a compiler such as
+dynamo runs a different code object under the same name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+Watch = dict[str, set[tuple[str, int]]]
+ENTERED = 0
+
+
+class Reach:
+    """Watches (qualified name, line) pairs of some files; line 0 means entering the function."""
+
+    def __init__(self, watch: Watch, stale: set[int]) -> None:
+        self.hit = False
+        self.stale = False
+        self._watch = watch
+        self._stale = stale
+        self._names = {name for lines in watch.values() for name, _ in lines}
+        self._paths: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Trace this thread and every thread started from now on."""
+        if self._watch and not self.hit:
+            threading.settrace(self._call)
+            sys.settrace(self._call)
+
+    def stop(self) -> None:
+        """Stop tracing."""
+        sys.settrace(None)
+        threading.settrace(None)
+
+    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
+        code = frame.f_code
+        if self.hit or code.co_qualname not in self._names:
+            return None
+        name = code.co_filename
+        if name not in self._paths:
+            self._paths[name] = os.path.realpath(name)
+        lines = self._watch.get(self._paths[name])
+        if lines is None:
+            return None
+        if id(code) in self._stale:
+            # The old code of a swapped function still runs somewhere: the swap is not effective.
+            self.stale = True
+        if (code.co_qualname, ENTERED) in lines:
+            return self._found()
+        wanted = {line for qualname, line in lines if qualname == code.co_qualname}
+
+        def local(inner: FrameType, what: str, value: Any) -> Any:
+            return self._found() if what == "line" and inner.f_lineno in wanted else local
+
+        return local
+
+    def _found(self) -> None:
+        self.hit = True
+        self.stop()
+
+
+def as_watch(pairs: dict[str, Iterable[Iterable[Any]]]) -> Watch:
+    """Rebuild a watch from its JSON form."""
+    return {path: {(str(n), int(ln)) for n, ln in lines} for path, lines in pairs.items()}

@@ -1,0 +1,260 @@
+"""A whole run: read, resolve killers, judge, control, and write the results.
+
+reports/evidence.json   what was observed and what it means (equal runs, equal bytes)
+reports/partial.json    the same form, for a run with any selection; the gate refuses it
+reports/run.json        times, host, worker count, messages: what may differ between equal runs
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import controls, decide, evidence
+from .campaign import Campaign, passed
+from .catalogue import Catalogue, Mutant
+from .errors import InputRefused, InstrumentBroken, did_you_mean
+from .inputs import tree_digests, versions
+from .servers import Servers
+from .settings import Settings
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which entries to judge; any selection makes the run partial."""
+
+    only: tuple[str, ...] = ()
+    themes: tuple[str, ...] = ()
+
+    @property
+    def partial(self) -> bool:
+        """True when not everything is judged."""
+        return bool(self.only or self.themes)
+
+    def pick(self, catalogue: Catalogue) -> list[Mutant]:
+        """The selected entries; raises InputRefused for a name that selects nothing."""
+        ids = set(catalogue.by_id())
+        themes = {mutant.theme for mutant in catalogue.mutants}
+        problems = [
+            f"--only {n}: there is no such mutant{did_you_mean(n, ids)}" for n in self.only if n not in ids
+        ]
+        problems += [
+            f"--theme {name}: there is no such theme{did_you_mean(name, themes)}"
+            for name in self.themes
+            if name not in themes
+        ]
+        if problems:
+            raise InputRefused(problems)
+        return [
+            m
+            for m in catalogue.mutants
+            if (not self.only or m.id in self.only) and (not self.themes or m.theme in self.themes)
+        ]
+
+
+@dataclass
+class Outcome:
+    """What a run produced."""
+
+    statement: dict[str, Any]
+    notes: dict[str, Any]
+    written: Path
+    findings: list[decide.Finding] = field(default_factory=list)
+
+    @property
+    def predicate(self) -> dict[str, Any]:
+        """The evidence without its envelope."""
+        return dict(self.statement["predicate"])
+
+
+def execute(
+    root: Path,
+    settings: Settings,
+    catalogue: Catalogue,
+    selection: Selection,
+    jobs: int,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Outcome:
+    """Run the catalogue and write the results; raises InputRefused or InstrumentBroken."""
+    chosen = selection.pick(catalogue)
+    begun = time.time()
+    with locked(root, settings):
+        before = tree_digests(root, settings)
+        predicate, notes = _judge_all(root, settings, catalogue, chosen, jobs, tell)
+        predicate["tree_unchanged"] = tree_digests(root, settings) == before
+        predicate["complete"] = not selection.partial
+        if selection.partial:
+            predicate["catalogue"] = [_entry(mutant) for mutant in chosen]
+        made = evidence.statement(before, predicate)
+        notes |= {
+            "host": platform.node(),
+            "jobs": jobs,
+            "hash_seed": os.environ.get("PYTHONHASHSEED", "0"),
+            "begun": begun,
+            "seconds": time.time() - begun,
+            "evidence_seal": made["seal"],
+        }
+        name = evidence.PARTIAL if selection.partial else evidence.EVIDENCE
+        written = root / settings.reports / name
+        evidence.write_atomically(written, evidence.canonical(made))
+        evidence.write_atomically(root / settings.reports / evidence.RUN, evidence.canonical(notes))
+    return Outcome(made, notes, written, decide.weigh(made["predicate"]))
+
+
+@contextmanager
+def locked(root: Path, settings: Settings) -> Iterator[None]:
+    """One run at a time per project; a second one is told who holds the lock and since when."""
+    from filelock import FileLock, Timeout
+
+    folder = root / settings.reports
+    folder.mkdir(parents=True, exist_ok=True)
+    holder = folder / ".lock.txt"
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        who = holder.read_text().strip() if holder.exists() else "an unknown process"
+        raise InstrumentBroken(
+            f"another run is going on in this project: {who}; wait for it or end it"
+        ) from None
+    try:
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        evidence.write_atomically(
+            holder, f"process {os.getpid()} on {platform.node()} since {since}\n".encode()
+        )
+        yield
+    finally:
+        holder.unlink(missing_ok=True)
+        lock.release()
+
+
+def _entry(mutant: Mutant) -> dict[str, Any]:
+    return {
+        "id": mutant.id,
+        "theme": mutant.theme,
+        "kind": mutant.kind,
+        "expected": mutant.expected,
+        "killed_by": list(mutant.killed_by),
+        "must_stay_green": list(mutant.must_stay_green),
+        "dies_by": mutant.dies_by,
+        "twin_of": mutant.twin_of,
+    }
+
+
+def _judge_all(
+    root: Path,
+    settings: Settings,
+    catalogue: Catalogue,
+    chosen: Sequence[Mutant],
+    jobs: int,
+    tell: Callable[[str], None],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    predicate: dict[str, Any] = {
+        "versions": versions(),
+        "configuration": settings.effective(),
+        "catalogue": [_entry(mutant) for mutant in catalogue.mutants],
+        "baseline": {"before": {}, "after": {}},
+        "mutants": [],
+        "controls": [],
+        "swap_refused": None,
+    }
+    if not chosen:
+        return predicate, {"messages": {}, "seconds_by_test": {}, "judgements": 0}
+    with Servers(root, settings, jobs) as servers:
+        campaign = Campaign(root, settings, servers, jobs, tell)
+        greens = _get_ready(campaign, chosen)
+        predicate["swap_refused"] = servers.swap_refused
+        _campaign(campaign, chosen, greens, predicate)
+    notes = {
+        "messages": campaign.messages,
+        "seconds_by_test": campaign.seconds,
+        "judgements": campaign.judged,
+    }
+    return predicate, notes
+
+
+def _campaign(
+    campaign: Campaign, chosen: Sequence[Mutant], greens: Mapping[str, list[str]], predicate: dict[str, Any]
+) -> None:
+    tests = _tests_of(chosen, greens)
+    campaign.tell(f"baseline: {len(tests)} tests")
+    predicate["baseline"]["before"] = campaign.baseline(tests, "reimport")
+    if not all(passed(seen) for seen in predicate["baseline"]["before"].values()):
+        return
+    found = controls.places(campaign, chosen)
+    campaign.tell(f"traps: {len(found.functions)} functions")
+    traps = controls.set_traps(campaign, found)
+    records = campaign.each(lambda mutant: campaign.judge(mutant, greens[mutant.id]), chosen)
+    predicate["mutants"] = sorted(records, key=lambda record: str(record["id"]))
+    campaign.tell("controls")
+    predicate["controls"] = traps + controls.run_controls(campaign, found, predicate["mutants"])
+    campaign.tell("baseline again")
+    predicate["baseline"]["after"] = campaign.baseline(tests, "reimport")
+
+
+def _tests_of(chosen: Sequence[Mutant], greens: Mapping[str, list[str]]) -> list[str]:
+    named = [test for mutant in chosen for test in (*mutant.killed_by, *greens[mutant.id])]
+    return list(dict.fromkeys(named))
+
+
+def _get_ready(campaign: Campaign, chosen: Sequence[Mutant]) -> dict[str, list[str]]:
+    """Resolve every test name, preload what the tests import, fork the slots; returns the greens by mutant."""
+    killers = list(dict.fromkeys(test for mutant in chosen for test in mutant.killed_by))
+    first_of_file = {test.partition("::")[0]: test for test in reversed(killers)}
+    servers = campaign.servers
+    learned = servers.list_tests(killers or campaign.settings.tests, sorted(first_of_file.values()))
+    if learned["error"] or learned["collect_errors"]:
+        told = learned["error"] or "; ".join(
+            f"{item['node'] or 'the session'}: {item['message']}" for item in learned["collect_errors"]
+        )
+        raise InstrumentBroken(f"baseline: the tests cannot be collected without any mutant: {told}")
+    lost = [test for test in killers if test not in learned["items"]]
+    if lost:
+        raise InputRefused(_lost_killers(servers, chosen, lost))
+    greens = _resolve_greens(servers, chosen)
+    servers.preload(learned)
+    servers.fork(killers or campaign.settings.tests, sorted({file for m in chosen for file in m.files}))
+    return greens
+
+
+def _lost_killers(servers: Servers, chosen: Sequence[Mutant], lost: Sequence[str]) -> list[str]:
+    files = list(dict.fromkeys(test.partition("::")[0] for test in lost))
+    known = set(servers.list_tests(files)["items"])
+    lost_really = [test for test in lost if test not in known]
+    return [
+        f"mutant '{mutant.id}': killed_by names '{test}', which is not collected{did_you_mean(test, known)}"
+        for mutant in chosen
+        for test in mutant.killed_by
+        if test in lost_really
+    ] or [f"{lost[0]} is collected with its file but not by its own id"]
+
+
+def _resolve_greens(servers: Servers, chosen: Sequence[Mutant]) -> dict[str, list[str]]:
+    files = {glob.partition("::")[0] for mutant in chosen for glob in mutant.must_stay_green}
+    known = list(servers.list_tests(sorted(files))["items"]) if files else []
+    problems, result = [], {}
+    for mutant in chosen:
+        matched: dict[str, None] = {}
+        for glob in mutant.must_stay_green:
+            hits = [test for test in known if matches(test, glob)]
+            if not hits:
+                near = did_you_mean(glob, known)
+                problems.append(f"mutant '{mutant.id}': must_stay_green '{glob}' matches no test{near}")
+            matched.update(dict.fromkeys(hits))
+        result[mutant.id] = [test for test in matched if test not in mutant.killed_by]
+    if problems:
+        raise InputRefused(problems)
+    return result
+
+
+def matches(test: str, glob: str) -> bool:
+    """Match a node id; only `*` is special, since brackets are part of ids."""
+    import re
+
+    return re.fullmatch(".*".join(re.escape(part) for part in glob.split("*")), test, re.DOTALL) is not None

@@ -1,0 +1,170 @@
+"""The engine's side of the fork server: start it, talk to it, end it.
+
+The stem is started by exec with one thread for every numeric library. Each slot has a socket of its
+own; `judge` takes a free slot, so any number of threads may call it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from . import wire
+from .errors import InstrumentBroken
+from .settings import Settings
+
+_STEM = Path(__file__).with_name("stem.py")
+_DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_PLUGINS", "COVERAGE_PROCESS_START")
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Servers:
+    """A context manager around one stem and its slots."""
+
+    def __init__(self, root: Path, settings: Settings, slots: int) -> None:
+        self.root, self.settings, self.slots = root.resolve(), settings, slots
+        self.swap_refused: str | None = None
+        self._asking = threading.Lock()
+
+    def __enter__(self) -> Servers:
+        self._work = tempfile.mkdtemp(prefix="rowproof-")
+        self._log = Path(self._work, "stem.log").open("wb")
+        self._control, control = socket.socketpair()
+        ours: dict[str, list[socket.socket]] = {"reimport": [], "swap": []}
+        theirs: dict[str, list[socket.socket]] = {"reimport": [], "swap": []}
+        for mode in ours:
+            for _ in range(self.slots):
+                here, there = socket.socketpair()
+                ours[mode].append(here)
+                theirs[mode].append(there)
+        ends = {mode: [s.fileno() for s in sockets] for mode, sockets in theirs.items()}
+        boot = {"parent": os.getpid(), "control": control.fileno(), **ends}
+        passed = [control.fileno(), *ends["reimport"], *ends["swap"]]
+        self._stem = subprocess.Popen(
+            [sys.executable, "-P", str(_STEM), json.dumps(boot)],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            cwd=self.root,
+            env=_environment(self._work),
+            pass_fds=passed,
+            start_new_session=True,
+        )
+        for sock in [control, *theirs["reimport"], *theirs["swap"]]:
+            sock.close()
+        self._sockets = [self._control, *ours["reimport"], *ours["swap"]]
+        self._free: dict[str, queue.Queue[socket.socket]] = {mode: queue.Queue() for mode in ours}
+        for mode, sockets in ours.items():
+            for sock in sockets:
+                self._free[mode].put(sock)
+        self._boot()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        for sock in self._sockets:
+            sock.close()
+        try:
+            self._stem.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            # The stem's session is its own group; this is the one id that we stored for it.
+            os.killpg(self._stem.pid, signal.SIGKILL)
+            self._stem.wait()
+        self._log.close()
+        shutil.rmtree(self._work, ignore_errors=True)
+
+    def _boot(self) -> None:
+        settings = self.settings
+        self._ask(
+            do="boot",
+            root=str(self.root),
+            work=self._work,
+            tests=list(settings.tests),
+            helpers=list(settings.helpers),
+            import_paths=list(settings.import_paths),
+            pytest_args=list(settings.pytest_args),
+        )
+
+    def list_tests(self, args: Sequence[str], run: Sequence[str] = ()) -> dict[str, Any]:
+        """Collect `args` in a child, run the items of `run`, and report items, errors and imports."""
+        return self._ask(do="list", args=list(args), run=list(run))
+
+    def preload(self, learned: Mapping[str, Any]) -> None:
+        """Import in the stem what a child learned; raises InstrumentBroken if it cannot fork safely then."""
+        keys = ("modules", "rewritten", "sources")
+        reply = self._ask(do="preload", **{key: learned[key] for key in keys})
+        if reply["project_modules"]:
+            names = ", ".join(reply["project_modules"][:3])
+            raise InstrumentBroken(f"the fork server imported modules of the project itself ({names})")
+        if reply["threads"] != 1:
+            raise InstrumentBroken(
+                f"importing third-party modules left {reply['threads']} threads running in the fork server; "
+                "a fork copies only one of them, so nothing can be judged"
+            )
+
+    def fork(self, args: Sequence[str], targets: Sequence[str]) -> None:
+        """Fork all slots; the swap slots come from a process that collected `args`."""
+        reply = self._ask(do="fork", args=list(args), targets=list(targets))
+        if not reply.get("swap"):
+            self.swap_refused = str(reply.get("why") or "the collecting process died")
+
+    def judge(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Run one job in a fork of a free slot of its mode, and return how it ended."""
+        free = self._free[job["mode"]]
+        slot = free.get()
+        try:
+            wire.send(slot, {**job, "nonce": secrets.token_hex(16)})
+            reply = wire.receive(slot)
+        except ConnectionError:
+            reply = None
+        finally:
+            free.put(slot)
+        if reply is None:
+            raise InstrumentBroken(f"a judging process is gone{self._last_words()}")
+        if reply["end"] == "threads":
+            raise InstrumentBroken(f"a fork server has {reply['threads']} threads, should have 1")
+        return reply
+
+    def _ask(self, **message: Any) -> dict[str, Any]:
+        try:
+            with self._asking:
+                wire.send(self._control, message)
+                reply = wire.receive(self._control)
+        except ConnectionError:
+            reply = None
+        if reply is None or reply.get("died"):
+            raise InstrumentBroken(
+                f"the fork server died while it was asked to {message['do']}{self._last_words()}"
+            )
+        return reply
+
+    def _last_words(self) -> str:
+        self._log.flush()
+        try:
+            lines = Path(self._work, "stem.log").read_text(errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return f"; its last words: {lines[-1]}" if lines else ""
+
+
+def _environment(work: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
+    kept.update(dict.fromkeys(_ONE_THREAD, "1"))
+    kept["PYTHONDONTWRITEBYTECODE"] = "1"
+    kept["HYPOTHESIS_STORAGE_DIRECTORY"] = os.path.join(work, "hypothesis")
+    kept.setdefault("PYTHONHASHSEED", "0")
+    return kept

@@ -1,0 +1,124 @@
+"""Sources served from memory: mutated text to every importer, and no stale bytecode, ever.
+
+`SourceFileLoader.get_code` is patched once in the stem. A file of the project is compiled from its
+source in memory and kept there; a mutated file comes from the overlay of the child. Neither reads
+nor writes a .pyc file, so a stale one cannot decide a verdict and the tree is never written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import linecache
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from .codetree import compile_source
+
+_Loader: Any = importlib.machinery.SourceFileLoader
+_original_get_code: Callable[..., Any] = _Loader.get_code
+
+
+class Sources:
+    """The state of the patch: project root, compiled originals, and this child's overlay."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.compiled: dict[str, CodeType] = {}
+        self.overlay: dict[str, str] = {}
+        self.served: dict[str, str] = {}
+        self.loaded: list[str] = []
+
+    def install(self) -> None:
+        """Patch the source loader of this process."""
+        sources = self
+
+        def get_code(loader: Any, fullname: str) -> Any:
+            path = os.path.realpath(loader.get_filename(fullname))
+            if path in sources.overlay:
+                return sources.serve(path, loader.path)
+            if sources.project.relative(path) is None:
+                return _original_get_code(loader, fullname)
+            if path not in sources.loaded:
+                sources.loaded.append(path)
+            return sources.original(path, loader.path)
+
+        _Loader.get_code = get_code
+        sys.dont_write_bytecode = True
+
+    def put(self, overlay: dict[str, str]) -> None:
+        """Serve mutated text (by real path) from now on, to importers and to linecache."""
+        self.overlay = dict(overlay)
+        for path, text in overlay.items():
+            # No modification time: linecache then never goes back to the disk.
+            linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+
+    def serve(self, path: str, filename: str) -> CodeType:
+        """Compile the overlay's text for `path` and note the digest of what was executed."""
+        text = self.overlay[path]
+        self.served[path] = digest(text)
+        return compile_source(text, filename)
+
+    def original(self, path: str, filename: str) -> CodeType:
+        """The compiled original of a project file, compiled once per server."""
+        if path not in self.compiled:
+            self.compiled[path] = compile_source(read_source(path), filename)
+        return self.compiled[path]
+
+
+class Project:
+    """Which files belong to the project, and which of those hold test assertions."""
+
+    def __init__(self, root: str, tests: list[str], helpers: list[str]) -> None:
+        self.root = os.path.realpath(root)
+        self._tests = [os.path.realpath(os.path.join(root, name)) for name in tests]
+        self._helpers = [os.path.realpath(os.path.join(root, name)) for name in helpers]
+        self._foreign = tuple(os.path.realpath(p) + os.sep for p in {sys.prefix, sys.exec_prefix})
+        self._kinds: dict[str, str | None] = {}
+
+    def relative(self, path: str) -> str | None:
+        """The path relative to the project root, or None when it is not a file of the project."""
+        real = os.path.realpath(path)
+        if not real.startswith(self.root + os.sep) or real.startswith(self._foreign):
+            return None
+        if f"{os.sep}site-packages{os.sep}" in real:
+            return None
+        return os.path.relpath(real, self.root).replace(os.sep, "/")
+
+    def kind(self, filename: str) -> str | None:
+        """`test`, `helper` or `code` for a file of the project, None for any other."""
+        if filename not in self._kinds:
+            self._kinds[filename] = self._find_kind(filename)
+        return self._kinds[filename]
+
+    def _find_kind(self, filename: str) -> str | None:
+        if filename.startswith("<") or self.relative(filename) is None:
+            return None
+        real = os.path.realpath(filename)
+        if any(real == p or real.startswith(p + os.sep) for p in self._helpers):
+            return "helper"
+        name = os.path.basename(real)
+        if name == "conftest.py" or name.startswith("test_") or name.endswith("_test.py"):
+            return "test"
+        # A test tree that is the whole project holds the code too; there only the name decides.
+        trees = [p for p in self._tests if p != self.root]
+        return "test" if any(real == p or real.startswith(p + os.sep) for p in trees) else "code"
+
+
+def digest(text: str) -> str:
+    """sha256 of a source text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_source(path: str) -> str:
+    """Read Python source as the compiler would decode it, line ends untouched."""
+    import tokenize
+
+    with Path(path).open("rb") as handle:
+        encoding, _ = tokenize.detect_encoding(handle.readline)
+    with Path(path).open(encoding=encoding, newline="") as handle:
+        return handle.read()

@@ -1,0 +1,122 @@
+"""The project's own configuration: `[tool.rowproof]` of pyproject.toml.
+
+Every key is optional; without the table the engine works on any pytest project.
+
+    [tool.rowproof]
+    catalogue = "mutants"              # folder of the catalogue, one TOML file per theme
+    roots = ["."]                      # mutated files must lie under one of these
+    tests = ["tests"]                  # test trees; default: pytest's testpaths, else tests/, else "."
+    helpers = []                       # files or folders, outside the tests, whose assertions count as test assertions
+    import_paths = ["."]               # put at the front of sys.path in the servers
+    reports = "reports"                # the only folder that a run writes to
+    irrelevant = ["*.md"]              # files (by name or path glob) that cannot change a verdict
+    pytest_args = []                   # appended to every pytest command line of the servers
+
+    [tool.rowproof.limits]
+    wall_s = 10.0                      # wall limit of one judgement: wall_s + wall_factor * baseline seconds
+    wall_factor = 10.0
+    memory_mib = 2048                  # address space above what the server already holds
+    output_mib = 64                    # largest file a judgement may write (captured output included)
+
+    [[tool.rowproof.canary]]           # only where the engine's own canary for a file is not seen: a fault by hand
+    file = "pkg/mod.py"
+    scope = "f"
+    find = "..."
+    replace = "..."
+
+An unknown key is refused with the nearest known one. Sub-tables of other commands
+(`[tool.rowproof.identity]`) are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from .edge import read_table, read_toml
+from .errors import InputRefused
+
+_OTHER_COMMANDS = ("identity", "lens", "bench")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one judgement may use; times in seconds, sizes in MiB."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    wall_s: float = 10.0
+    wall_factor: float = 10.0
+    memory_mib: int = 2048
+    output_mib: int = 64
+
+
+@dataclass(frozen=True)
+class CanaryEdit:
+    """A hand-made canary for one file, in the catalogue's own words."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    file: str
+    scope: str
+    find: str
+    replace: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`[tool.rowproof]`, validated; every path is relative to the project root, with `/`."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    catalogue: str = "mutants"
+    roots: tuple[str, ...] = (".",)
+    tests: tuple[str, ...] = ()
+    helpers: tuple[str, ...] = ()
+    import_paths: tuple[str, ...] = (".",)
+    reports: str = "reports"
+    irrelevant: tuple[str, ...] = ("*.md",)
+    pytest_args: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    canary: tuple[CanaryEdit, ...] = ()
+
+    def effective(self) -> dict[str, Any]:
+        """The configuration as plain data, for the evidence."""
+        return asdict(self)
+
+
+def load_settings(root: Path) -> Settings:
+    """Read the settings of the project at `root`; raises InputRefused with all problems."""
+    document: dict[str, Any] = {}
+    path = root / "pyproject.toml"
+    if path.exists():
+        document, problems = read_toml(path, "pyproject.toml")
+        if problems:
+            raise InputRefused(problems)
+    tool = document.get("tool", {})
+    table = {k: v for k, v in dict(tool.get("rowproof", {})).items() if k not in _OTHER_COMMANDS}
+    table.setdefault("tests", _default_tests(root, tool))
+    settings, problems = read_table(Settings, table, "pyproject.toml [tool.rowproof]")
+    if settings is None:
+        raise InputRefused(problems)
+    problems = _missing_paths(root, settings)
+    if problems:
+        raise InputRefused(problems)
+    return settings
+
+
+def _default_tests(root: Path, tool: Mapping[str, Any]) -> list[str]:
+    pytest_table = tool.get("pytest", {})
+    paths = pytest_table.get("ini_options", pytest_table).get("testpaths", [])
+    if isinstance(paths, str):
+        paths = paths.split()
+    return list(paths) or (["tests"] if (root / "tests").is_dir() else ["."])
+
+
+def _missing_paths(root: Path, settings: Settings) -> list[str]:
+    named = {"roots": settings.roots, "helpers": settings.helpers, "tests": settings.tests}
+    return [
+        f"pyproject.toml [tool.rowproof]: {key} names '{path}', which does not exist; name an existing path"
+        for key, paths in named.items()
+        for path in paths
+        if not (root / path).exists()
+    ]

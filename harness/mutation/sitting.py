@@ -1,0 +1,176 @@
+"""pytest, embedded: configure, collect, and run single items, without ever ending the session.
+
+`pytest_sessionfinish` is never called (it rewrites junit files, caches and coverage data). Items run
+through `config.hook.pytest_runtest_protocol`; calling `runtestprotocol` directly would skip the
+hook wrappers of pytest-timeout and of the warning filters.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import Any
+
+from .facts import leaves, message
+from .serving import Project
+
+
+class Recorder:
+    """A plugin that notes every report as raw facts. Several call reports per item are normal (subtests)."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.phases: list[dict[str, Any]] = []
+        self.collect_errors: list[dict[str, str]] = []
+
+    def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
+        """Note phase, outcome and the leaves of the exception."""
+        report = yield
+        self.phases.append(
+            {
+                "phase": report.when,
+                "outcome": report.outcome,
+                "xfail": hasattr(report, "wasxfail"),
+                "leaves": leaves(call.excinfo.value, self.project) if call.excinfo is not None else [],
+            }
+        )
+        return report
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """Note collection errors; an import error of the code under test arrives here."""
+        if report.outcome == "failed":
+            text = str(getattr(report, "longreprtext", "") or report.longrepr)
+            lines = [line for line in text.splitlines() if line.strip()]
+            self.collect_errors.append({"node": report.nodeid, "message": lines[-1][:400] if lines else ""})
+
+
+class Sitting:
+    """One configured and collected session."""
+
+    def __init__(self, project: Project, args: list[str], basetemp: str) -> None:
+        self.recorder = Recorder(project)
+        self.items: dict[str, Any] = {}
+        self.not_found: list[str] = []
+        self._args = args
+        self._basetemp = basetemp
+
+    def configure(self, root: str, extra: list[str]) -> None:
+        """Load ini file, plug-ins and conftests; imports of the project may happen here."""
+        import _pytest.config
+        import pytest
+
+        line = [
+            *extra,
+            f"--rootdir={root}",
+            "--tb=no",
+            f"--basetemp={self._basetemp}",
+            *_neutral(),
+            *self._args,
+        ]
+        _use_hypothesis_profile()
+        self.config: Any = _pytest.config._prepareconfig(line)
+        pytest.hookimpl(wrapper=True)(Recorder.pytest_runtest_makereport)
+        self.config.pluginmanager.register(self.recorder, "rowproof-recorder")
+        self.config._do_configure()
+
+    def collect(self) -> None:
+        """Start the session and collect; items are then found by exact node id."""
+        import pytest
+        from _pytest.main import Session
+
+        session: Any = Session.from_config(self.config)
+        self.config.hook.pytest_sessionstart(session=session)
+        try:
+            self.config.hook.pytest_collection(session=session)
+        except (pytest.UsageError, session.Interrupted, session.Failed) as error:
+            self.not_found = str(error).splitlines() if not error.args else [str(a) for a in error.args]
+        for item in getattr(session, "items", []):
+            self.items[item.nodeid] = item
+            _settle_hypothesis(item)
+
+    def restart_capture(self) -> None:
+        """In a child of a collected session: the capture file's offset is shared by fork, take a new one."""
+        manager = self.config.pluginmanager.getplugin("capturemanager")
+        if manager is not None:
+            manager.stop_global_capturing()
+            manager.start_global_capturing()
+
+    def use_basetemp(self, folder: str) -> None:
+        """Give this child its own folder for tmp_path."""
+        import pathlib
+
+        factory = getattr(self.config, "_tmp_path_factory", None)
+        if factory is not None:
+            factory._given_basetemp = pathlib.Path(folder)
+            factory._basetemp = None
+
+    def run(self, node: str) -> list[dict[str, Any]]:
+        """Run one item and return the facts of its phases."""
+        self.recorder.phases = []
+        item = self.items[node]
+        try:
+            self.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        except BaseException as error:  # noqa: BLE001 - pytest.exit and KeyboardInterrupt leave the protocol
+            self.recorder.phases.append(escaped(error, self.recorder.project))
+        return self.recorder.phases
+
+
+def escaped(error: BaseException, project: Project) -> dict[str, Any]:
+    """The facts of an exception that left pytest itself."""
+    return {"phase": "protocol", "outcome": "failed", "xfail": False, "leaves": leaves(error, project)}
+
+
+def _importable(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def _neutral() -> list[str]:
+    # Options are overridden and plug-ins kept: `-p no:xdist` would make an `-n 2` of addopts a usage error.
+    options = []
+    if _importable("xdist"):
+        options.append("-n0")
+    if _importable("pytest_cov"):
+        options.append("--no-cov")
+    if _importable("pytest_randomly"):
+        options += ["-p", "no:randomly"]
+    if _importable("pytest_rerunfailures"):
+        options += ["--reruns", "0"]
+    return options
+
+
+def _profile(parent: Any) -> Any:
+    from hypothesis import Phase, settings
+
+    phases = (Phase.explicit, Phase.generate, Phase.target)
+    return settings(parent, derandomize=True, database=None, deadline=None, phases=phases)
+
+
+def _use_hypothesis_profile() -> None:
+    if "hypothesis" in sys.modules:
+        from hypothesis import settings
+
+        settings.register_profile("mutation", _profile(settings()))
+        settings.load_profile("mutation")
+
+
+def _settle_hypothesis(item: Any) -> None:
+    # Explicit @settings and profiles loaded by a conftest are overruled after collection.
+    function: Any = getattr(item, "obj", None)
+    function = getattr(function, "__func__", function)
+    current = getattr(function, "_hypothesis_internal_use_settings", None)
+    if current is not None:
+        function._hypothesis_internal_use_settings = _profile(current)
+
+
+def quiet() -> None:
+    """Point standard output and error at the null device; a child's dots belong to nobody."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.close(null)
+
+
+def first_line(error: BaseException) -> str:
+    """Type and first line of an error that ended configuration or collection."""
+    return f"{type(error).__name__}: {message(error)}"

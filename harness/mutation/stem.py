@@ -1,0 +1,350 @@
+"""The stem: the fork server's first process, run as a script by exec.
+
+It imports third-party modules only. Reimport slots are forked from it before pytest is configured;
+the collected process, parent of the swap slots, is forked from it too, so torch is imported once.
+Run with `-P` and an absolute path: the project under test may have a `harness` package of its own,
+so the engine is loaded here under a private name.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import warnings
+from typing import Any
+
+_ALIAS = "_rowproof_engine"
+_MODULES = (
+    "wire",
+    "bounds",
+    "serving",
+    "codetree",
+    "live",
+    "reach",
+    "facts",
+    "sitting",
+    "planted",
+    "child",
+    "slot",
+)
+
+
+def load_engine() -> dict[str, Any]:
+    """Load the engine's own modules under a private package name."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    spec = importlib.util.spec_from_file_location(
+        _ALIAS, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    assert spec is not None and spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[_ALIAS] = package
+    spec.loader.exec_module(package)
+    return {name: importlib.import_module(f"{_ALIAS}.{name}") for name in _MODULES}
+
+
+class Stem:
+    """Boot, learn, preload, fork the slots, and keep watch until the engine is gone."""
+
+    def __init__(self, ends: dict[str, Any]) -> None:
+        self.engine = load_engine()
+        self.parent: int = ends["parent"]
+        self.control = socket.socket(fileno=ends["control"])
+        self.ends: dict[str, list[int]] = {mode: ends[mode] for mode in ("reimport", "swap")}
+        self.children: set[int] = set()
+        self.work = ""
+
+    def main(self) -> None:
+        """Serve the engine's three requests: boot, list, and fork."""
+        self.engine["bounds"].mourn(self.parent)
+        try:
+            while (message := self.engine["wire"].receive(self.control)) is not None:
+                reply = getattr(self, f"do_{message['do']}")(message)
+                self.engine["wire"].send(self.control, reply)
+        except (self.engine["bounds"].Bereaved, ConnectionError):
+            pass
+        finally:
+            self.engine["bounds"].sweep()
+            shutil.rmtree(self.work, ignore_errors=True)
+
+    def do_boot(self, boot: dict[str, Any]) -> dict[str, Any]:
+        """Set up paths and the source patch, and import pytest."""
+        self.boot, self.work = boot, boot["work"]
+        os.chdir(boot["root"])
+        sys.path[:0] = [os.path.join(boot["root"], p) for p in boot["import_paths"]]
+        sys.argv = ["pytest"]
+        project = self.engine["serving"].Project(boot["root"], boot["tests"], boot["helpers"])
+        sources = self.engine["serving"].Sources(project)
+        sources.install()
+        self.context = self.engine["child"].Context(boot["root"], boot["pytest_args"], sources)
+        importlib.import_module("pytest")
+        return {"ok": True}
+
+    def do_list(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Collect in a child; also tell what it imported, so that the stem can preload it."""
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            self._apart(writer, lambda: self._learn(message))
+        os.close(writer)
+        return self._only_answer(reader, pid)
+
+    def do_preload(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Import third-party modules that a child turned out to need; some cannot be, and that is fine."""
+        for name in message["modules"]:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    importlib.import_module(name)
+            except Exception:  # noqa: BLE001, S112 - helpers of extension modules import only in their parent's company
+                continue
+        self._remember_tests(message["rewritten"])
+        for path in message["sources"]:
+            self.context.sources.original(path, path)
+        return {"threads": self.engine["bounds"].threads(), "project_modules": self._project_modules()}
+
+    def do_fork(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Fork the reimport slots and the collected process with its swap slots."""
+        gc.freeze()
+        me = os.getpid()
+        self._fork_slots("reimport", self.context, me)
+        if not self.ends["swap"]:
+            return {"swap": False, "why": "not asked for"}
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            self._apart(None, lambda: self._collected(message, writer, me))
+        self.children.add(pid)
+        os.close(writer)
+        for fd in self.ends["swap"]:
+            os.close(fd)
+        return self._only_answer(reader, None)
+
+    def do_watch(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Nothing to do but to be asked: the reply says that the stem is alive."""
+        return {"ok": True}
+
+    def _fork_slots(self, mode: str, context: Any, parent: int) -> None:
+        for index, fd in enumerate(self.ends[mode]):
+            pid = os.fork()
+            if pid == 0:
+                self._apart(None, lambda fd=fd, index=index: self._slot(mode, fd, index, context, parent))
+            self.children.add(pid)
+        for fd in self.ends[mode]:
+            os.close(fd)
+
+    def _slot(self, mode: str, fd: int, index: int, context: Any, parent: int) -> None:
+        # A copy left open here would hide another slot's death from the engine.
+        inherited = self.ends[mode] + (self.ends["swap"] if mode == "reimport" else [])
+        for other in inherited:
+            if other != fd:
+                os.close(other)
+        work = self.engine["child"].judge
+        sock = socket.socket(fileno=fd)
+        self.engine["slot"].serve(sock, lambda job, end, tmp: work(context, job, end, tmp), self.work, parent)
+
+    def _apart(self, writer: int | None, action: Any) -> None:
+        """In a forked process: leave the control socket alone, do the action, and never return."""
+        status = 1
+        try:
+            self.control.close()
+            self.children = set()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            reply = action()
+            if writer is not None:
+                self.engine["wire"].write_all(writer, self.engine["wire"].pack(reply))
+            status = 0
+        except BaseException:  # noqa: BLE001 - a forked process must never return into the parent's code
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
+    def _only_answer(self, reader: int, pid: int | None) -> dict[str, Any]:
+        inbox, reply = self.engine["wire"].Inbox(), None
+        with os.fdopen(reader, "rb", buffering=0) as pipe:
+            while reply is None and (chunk := pipe.read(1 << 16)):
+                reply = next(iter(inbox.feed(chunk)), None)
+        if pid is not None:
+            self.engine["bounds"].kill_group(pid) if reply is None else None
+            os.waitpid(pid, 0)
+        return reply if reply is not None else {"died": True}
+
+    def _learn(self, message: dict[str, Any]) -> dict[str, Any]:
+        self.engine["bounds"].die_with_parent(os.getppid(), signal.SIGKILL)
+        self.engine["sitting"].quiet()
+        before = set(sys.modules)
+        sources, project = self.context.sources, self.context.sources.project
+        sitting = self.engine["sitting"].Sitting(project, message["args"], os.path.join(self.work, "learn"))
+        error = None
+        try:
+            sitting.configure(self.boot["root"], self.boot["pytest_args"])
+            sitting.collect()
+            for node in message["run"]:
+                if node in sitting.items:
+                    sitting.run(node)
+        except BaseException as caught:  # noqa: BLE001 - whatever importing the project raises is told
+            error = self.engine["sitting"].first_line(caught)
+        new = [(name, module) for name, module in list(sys.modules.items()) if name not in before]
+        return {
+            "items": list(sitting.items),
+            "not_found": sitting.not_found,
+            "collect_errors": sitting.recorder.collect_errors,
+            "error": error,
+            "modules": [name for name, module in new if self._third_party(module)],
+            "sources": sources.loaded,
+            "rewritten": [m.__file__ for _, m in new if _is_rewritten(m) and not self._third_party(m)],
+        }
+
+    def _third_party(self, module: Any) -> bool:
+        file = getattr(module, "__file__", None)
+        return isinstance(file, str) and self.context.sources.project.relative(file) is None
+
+    def _project_modules(self) -> list[str]:
+        project = self.context.sources.project
+        return [
+            name
+            for name, module in list(sys.modules.items())
+            if isinstance(file := getattr(module, "__file__", None), str)
+            and project.relative(file) is not None
+            and not name.startswith((_ALIAS, "__main__"))
+        ]
+
+    def _remember_tests(self, paths: list[str]) -> None:
+        """Rewrite test modules once, here, in place of bytecode files: children take them from memory."""
+        from _pytest.assertion import rewrite as pytest_rewrite
+
+        rewrite: Any = pytest_rewrite
+        plain, project = rewrite._rewrite_test, self.context.sources.project
+        read_pyc = rewrite._read_pyc
+        known: dict[str, Any] = {}
+
+        def rewrite_test(fn: Any, config: Any) -> Any:
+            hooked = config.getini("enable_assertion_pass_hook")
+            return known[str(fn)] if str(fn) in known and not hooked else plain(fn, config)
+
+        def no_pyc(source: Any, pyc: Any, trace: Any = lambda text: None) -> Any:
+            return read_pyc(source, pyc, trace) if project.relative(str(source)) is None else None
+
+        for path in paths:
+            import pathlib
+
+            known[path] = plain(pathlib.Path(path), None)
+        rewrite._rewrite_test = rewrite_test
+        rewrite._read_pyc = no_pyc
+        # What the stem preloaded is third-party and keeps plain asserts; that is no warning's business.
+        rewrite.AssertionRewritingHook._warn_already_imported = lambda hook, name: None
+
+    def _collected(self, message: dict[str, Any], writer: int, parent: int) -> dict[str, Any]:
+        """Collect once, index the live functions, and fork the swap slots."""
+        self.engine["bounds"].mourn(parent)
+        targets = {self.context.real(file): file for file in message["targets"]}
+        report: dict[str, Any] = {"swap": True, "why": None}
+        try:
+            self._collect_once(message, targets)
+        except BaseException as error:  # noqa: BLE001 - without a collected session everything is reimported
+            report = {"swap": False, "why": self.engine["sitting"].first_line(error)}
+        threads = self.engine["bounds"].threads()
+        if threads != 1:
+            report = {
+                "swap": False,
+                "why": f"collection left {threads} threads running, and a fork copies one",
+            }
+        me = os.getpid()
+        if report["swap"]:
+            self._fork_slots("swap", self.context, me)
+        self.engine["wire"].write_all(writer, self.engine["wire"].pack(report))
+        os.close(writer)
+        self._keep_watch()
+        return {}
+
+    def _collect_once(self, message: dict[str, Any], targets: dict[str, str]) -> None:
+        sitting = self.engine["sitting"].Sitting(
+            self.context.sources.project, message["args"], os.path.join(self.work, "collected")
+        )
+        ran: set[tuple[str, str, int]] = set()
+        sys.setprofile(_early(ran, set(targets)))
+        try:
+            sitting.configure(self.boot["root"], self.boot["pytest_args"])
+            sitting.collect()
+            for path in targets:
+                self._import_target(path)
+        finally:
+            sys.setprofile(None)
+        if "hypothesis" in sys.modules:
+            # The first entry walks the whole heap; done here once instead of in every child.
+            from hypothesis.internal.entropy import deterministic_PRNG
+
+            with deterministic_PRNG():
+                pass
+        self.context.sitting = sitting
+        self.context.index = self.engine["live"].Live(set(targets), ran)
+        gc.collect()
+        gc.freeze()
+
+    def _import_target(self, path: str) -> None:
+        """Import a mutated file that collection did not; the tests may load it late, by name."""
+        if path in self.context.sources.loaded:
+            return
+        name = module_name(path, [os.path.realpath(p) for p in sys.path if p])
+        if name is not None:
+            try:
+                importlib.import_module(name)
+            except Exception:  # noqa: BLE001 - then nothing is alive to swap, and the mutant is reimported
+                return
+
+    def _keep_watch(self) -> None:
+        """Wait for the slots; sweep what their children left behind when one of them is killed."""
+        bounds = self.engine["bounds"]
+        try:
+            while self.children:
+                pid, _ = os.wait()
+                self.children.discard(pid)
+                bounds.sweep(self.children)
+        except (bounds.Bereaved, ChildProcessError):
+            pass
+        finally:
+            bounds.sweep()
+
+
+def _early(ran: set[tuple[str, str, int]], paths: set[str]) -> Any:
+    real: dict[str, str] = {}
+
+    def profile(frame: Any, event: str, arg: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            name = code.co_filename
+            if name not in real:
+                real[name] = os.path.realpath(name)
+            if real[name] in paths:
+                ran.add((real[name], code.co_qualname, code.co_firstlineno))
+
+    return profile
+
+
+def _is_rewritten(module: Any) -> bool:
+    loader = getattr(getattr(module, "__spec__", None), "loader", None)
+    return type(loader).__name__ == "AssertionRewritingHook"
+
+
+def module_name(path: str, search: list[str]) -> str | None:
+    """The dotted name under which a file would be imported from the search path."""
+    for folder in search:
+        if path.startswith(folder.rstrip(os.sep) + os.sep):
+            parts = os.path.splitext(os.path.relpath(path, folder))[0].split(os.sep)
+            if parts[-1] == "__init__":
+                parts.pop()
+            if parts and all(part.isidentifier() for part in parts):
+                return ".".join(parts)
+    return None
+
+
+if __name__ == "__main__":
+    Stem(json.loads(sys.argv[1])).main()

@@ -1,0 +1,61 @@
+"""What every report shows, as plain rows. Nothing here decides anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..mutation.campaign import passed
+from ..mutation.controls import behaved
+from ..mutation.verdict import Verdict
+
+HEADINGS = ("mutant", "theme", "verdict", "killers that killed", "first message of the failing check")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One entry of the table; `promised` says whether the verdict is the expected one."""
+
+    id: str
+    theme: str
+    verdict: str
+    killers: tuple[str, ...]
+    message: str
+    promised: bool
+
+
+def rows(predicate: Mapping[str, Any], notes: Mapping[str, Any]) -> list[Row]:
+    """The table's rows, in the order of themes and ids."""
+    messages = notes.get("messages", {})
+    return [
+        _row(record, messages.get(record["id"], {}))
+        for record in sorted(predicate["mutants"], key=lambda r: (r["theme"], r["id"]))
+    ]
+
+
+def _row(record: Mapping[str, Any], messages: Mapping[str, str]) -> Row:
+    promised = record["verdict"] == record["expected"]
+    told = next((messages[test] for test in record["killed"] if test in messages), "")
+    if not promised:
+        told = record["reason"] + (f" | {told}" if told else "")
+    killers = tuple(record["killed"]) or tuple(f"(listed) {test}" for test in record["killers"])
+    return Row(record["id"], record["theme"], record["verdict"], killers, told, promised)
+
+
+def control_lines(predicate: Mapping[str, Any]) -> list[str]:
+    """One line per kind of control: how many behaved, of how many."""
+    kinds: dict[str, list[bool]] = {}
+    for record in predicate["controls"]:
+        kinds.setdefault(record["control"], []).append(behaved(record) is None)
+    before, after = predicate["baseline"]["before"], predicate["baseline"]["after"]
+    lines = [f"{kind}: {sum(good)} of {len(good)} behaved" for kind, good in kinds.items()]
+    for when, runs in (("before", before), ("after", after)):
+        lines.append(f"baseline {when}: {sum(passed(seen) for seen in runs.values())} of {len(runs)} passed")
+    return lines
+
+
+def legend(predicate: Mapping[str, Any]) -> list[str]:
+    """The meaning of every verdict that occurs."""
+    found = {record["verdict"] for record in predicate["mutants"]}
+    return [f"{verdict}: {verdict.meaning}" for verdict in Verdict if verdict.value in found]
