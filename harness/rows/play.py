@@ -46,7 +46,7 @@ class Stopped(Exception):
 
 
 class Play:
-    """One play of one fixture; `run` returns its trace."""
+    """One play of one fixture: `run` returns its trace. Or, in a `with`, step by step beyond the fixture's own."""
 
     def __init__(
         self,
@@ -88,33 +88,42 @@ class Play:
         self.twins: dict[str, Rows] = {}
         self.saved: dict[str, tuple[Path, list[Member], list[Path]]] = {}
         self.slots: Slots | None = subject.slots(self.setup, _KV_WIDTH) if fixture.kv_window else None
+        self.at = -1
         self.judge = Judge(self)
+
+    def __enter__(self) -> Play:
+        self._folder = tempfile.TemporaryDirectory(prefix="rowproof-")
+        self.folder = Path(self._folder.name)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._folder.cleanup()
 
     def run(self) -> Trace:
         """Play all steps. Exceptions of the subject end the play and are recorded, never raised."""
-        with tempfile.TemporaryDirectory(prefix="rowproof-") as folder:
-            self.folder = Path(folder)
-            for at, step in enumerate(self.steps):
-                self.at = at
-                try:
-                    self._step(step)
-                    self.judge.after_step()
-                except Stopped as stopped:
-                    self.trace.stopped = f"step {self.at} {do.describe(step)}: {stopped}"
-                    return self.trace
-                except self.subject.invariant_broken as broken:
-                    self.trace.compared["invariant"] += 1
-                    self.judge.record("invariant", None, (str(broken),))
-                    self.trace.stopped = f"step {self.at} {do.describe(step)}: {broken}"
-                    return self.trace
-                except Exception as error:  # noqa: BLE001 (the subject's own fault, whatever it is)
-                    self.trace.stopped = (
-                        f"step {self.at} {do.describe(step)}: {type(error).__name__}: {error}"
-                    )
-                    return self.trace
-            if self.complete:
+        with self:
+            going = all(self.step(step) for step in self.steps)
+            if going and self.complete:
                 self.judge.at_the_end()
         return self.trace
+
+    def step(self, step: Step) -> bool:
+        """Play one more step and compare. Whether the play can go on: if not, `trace.stopped` says why."""
+        self.at += 1
+        if self.at == len(self.trace.steps):
+            self.trace.steps.append(do.describe(step))
+        try:
+            self._step(step)
+            self.judge.after_step()
+        except Stopped as stopped:
+            self.trace.stopped = f"step {self.at} {do.describe(step)}: {stopped}"
+        except self.subject.invariant_broken as broken:
+            self.trace.compared["invariant"] += 1
+            self.judge.record("invariant", None, (str(broken),))
+            self.trace.stopped = f"step {self.at} {do.describe(step)}: {broken}"
+        except Exception as error:  # noqa: BLE001 (the subject's own fault, whatever it is)
+            self.trace.stopped = f"step {self.at} {do.describe(step)}: {type(error).__name__}: {error}"
+        return self.trace.stopped is None
 
     # -- steps --------------------------------------------------------------------------------------------
 
@@ -194,7 +203,7 @@ class Play:
                 self.parked[sequence.number] = sequence, park
             return
         self.order, self.batch = new, self._open(self.setup, len(new))
-        if self.fixture.uniform:
+        if self.fixture.uniform and self.lane == "tokens":
             off = Setup(**{**vars(self.setup), "per_row_state": False})
             forced = Setup(**{**vars(self.setup), "always_ragged": True})
             self.twins = {
