@@ -52,11 +52,13 @@ class Compressor:
         self.rope = rope
         self.eps = eps
         # One GEMM for everything a token needs, the halves of one series side by side: [span, 2 * d, H].
-        self.weight = torch.stack([wkv.view(span, d, hidden), wgate.view(span, d, hidden)], dim=1).flatten(
-            1, 2
+        # A state outlives the step that fed it, so it must never hold on to an autograd graph: detach.
+        halves = [wkv.detach().view(span, d, hidden), wgate.detach().view(span, d, hidden)]
+        self.weight = torch.stack(halves, dim=1).flatten(1, 2)
+        self.bias = (
+            bias.detach().to(self.payload_dtype).view(self.ratio, span, d).transpose(0, 1).contiguous()
         )
-        self.bias = bias.to(self.payload_dtype).view(self.ratio, span, d).transpose(0, 1).contiguous()
-        self.norm = norm.to(self.payload_dtype)
+        self.norm = norm.detach().to(self.payload_dtype)
 
     def describe(self) -> dict[str, str]:
         """What a stored state must share with this compressor, as text."""

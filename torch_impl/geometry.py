@@ -51,8 +51,8 @@ class Geometry:
         return self.span * self.ratio + self.margin - 1
 
     def ring_slots(self, width: int) -> int:
-        """Slots of a ring that holds every ordinary run, and one of `width` tokens; a multiple of 8."""
-        return -(-max(self.width_max, width) // 8) * 8
+        """Slots of a ring that holds every ordinary run, and one of `width` tokens; a multiple of 8, at least 8."""
+        return -(-max(self.width_max, width, 1) // 8) * 8
 
 
 @dataclass(frozen=True)

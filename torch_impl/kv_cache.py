@@ -27,6 +27,11 @@ class KVSlot:
     def __init__(
         self, window: int, margin: int, width: int, dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> None:
+        if window < 1 or margin < 0:
+            raise ValueError(
+                f"window is {window}, margin {margin}; they should be at least 1 and 0; correct the layer's "
+                "configuration"
+            )
         self.window, self.margin = window, margin
         self.columns = torch.zeros(0, width, dtype=dtype, device=device)
         self.tokens = 0
@@ -45,10 +50,17 @@ class KVSlot:
         """Append kv [T, D] and forget what lies more than window - 1 + margin tokens back."""
         if kv.dim() != 2 or kv.shape[1] != self.columns.shape[1]:
             raise AdvanceRefused(
-                f"kv is {list(kv.shape)}; it should be [T, {self.columns.shape[1]}]", "advance-shape"
+                f"kv is {list(kv.shape)}; it should be [T, {self.columns.shape[1]}]: the new tokens of one sequence",
+                "advance-shape",
+            )
+        if kv.dtype != self.columns.dtype or kv.device.type != self.columns.device.type:
+            raise AdvanceRefused(
+                f"kv is {kv.dtype} on {kv.device.type}; this slot holds {self.columns.dtype} on "
+                f"{self.columns.device.type}, and both should be equal; convert the new tokens first",
+                "advance-dtype",
             )
         keep = self.window - 1 + self.margin
-        run = torch.cat([self.live(), kv])
+        run = torch.cat([self.live(), kv.detach()])
         forgotten = max(len(run) - keep, 0)
         self.columns = torch.cat([self.columns[: self.lead], run[forgotten:]])
         self.tokens += len(kv)
@@ -115,10 +127,10 @@ def front_align_batch(sequences: Sequence[Sequence[Slot]]) -> list[int]:
         if len({slot.live_len for slot in slots}) != 1:
             raise AlignRefused(
                 f"sequence {k}'s K/V slots are {[slot.live_len for slot in slots]} long; they should be equal, "
-                "because the mask takes one lead per sequence",
+                "because the mask takes one lead per sequence; align slots of one window and one history",
                 "align-uneven-layers",
             )
-    target = max(slot.live_len for slots in runs for slot in slots)
+    target = max((slot.live_len for slots in runs for slot in slots), default=0)
     leads = []
     for slots in runs:
         for slot in slots:

@@ -36,22 +36,36 @@ def restore(like: XsRolling, path: Path | str) -> XsRolling:
             stored = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except (OSError, SafetensorError) as error:
-        raise RestoreRefused(f"{path} cannot be read as a snapshot: {error}", "restore-unreadable") from error
+        raise RestoreRefused(
+            f"{path} cannot be read ({error}); it should be a safetensors file that snapshot has written; take the "
+            "snapshot again",
+            "restore-unreadable",
+        ) from error
     for key, should in _kind(like).items():
         if stored.get(key) != should:
             raise RestoreRefused(
-                f"{path} has {key} {stored.get(key)!r}; this cache has {should!r}; restore into a cache of the "
-                "same layer and settings",
+                f"{path} has {key} {stored.get(key)!r}; it should have {should!r}, as this cache has; restore "
+                "into a cache of the same layer and settings",
                 f"restore-{key.replace('_', '-')}",
             )
     try:
-        tokens, base = (list(map(int, json.loads(stored[key]))) for key in ("tokens", "base"))
-        if len(tokens) != len(base):
-            raise ValueError("tokens and base have different lengths")
+        tokens, base = (_counts(key, stored[key]) for key in ("tokens", "base"))
         comp, tail = tensors["comp"], tensors["tail"]
-    except (KeyError, ValueError, TypeError) as error:
-        raise RestoreRefused(f"{path} lacks a part of the state: {error!r}", "restore-incomplete") from error
+    except (KeyError, ValueError, RecursionError) as error:
+        raise RestoreRefused(
+            f"{path} lacks a part of the state ({error!r}); it should hold comp, tail, tokens and base; take the "
+            "snapshot again",
+            "restore-incomplete",
+        ) from error
     return like.adopt(comp, tail, tokens, base)
+
+
+def _counts(key: str, text: str) -> list[int]:
+    """The list of whole numbers that `text` is. Raises ValueError for anything else."""
+    counts = json.loads(text)
+    if not isinstance(counts, list) or not all(type(count) is int for count in counts):
+        raise ValueError(f"{key} is {text}, not a list of whole numbers")
+    return counts
 
 
 def _kind(cache: XsRolling) -> dict[str, str]:

@@ -90,6 +90,8 @@ class XsRolling:
                 f"retain is {retain!r} and plan is {plan!r}; they should be 'hidden' or 'projected', and "
                 "'grouped' or 'gathered'"
             )
+        if rows < 1:
+            raise ValueError(f"rows is {rows}; a batch should have at least one row")
         self.compressor = compressor
         self.geometry = geometry
         self.retain: Retain = retain
@@ -176,6 +178,7 @@ class XsRolling:
         counts = self._checked_counts(xs, n_new)
         if not any(counts):
             return
+        xs = xs.detach()
         if self._is_uniform(counts) and not self.always_ragged:
             self._advance_uniform(xs[:, : counts[0]], counts[0])
         else:
@@ -186,25 +189,26 @@ class XsRolling:
         if xs.dim() != 3 or xs.shape[0] != self.rows or xs.shape[2] != self.compressor.hidden_width:
             raise AdvanceRefused(
                 f"xs is {list(xs.shape)}; it should be [{self.rows}, T, {self.compressor.hidden_width}]: one "
-                "right-padded block of new tokens per row",
+                "right-padded block of new tokens per row; pad to the longest",
                 "advance-shape",
             )
         if xs.dtype != self.hidden_dtype or xs.device.type != self.device.type:
             raise AdvanceRefused(
                 f"xs is {xs.dtype} on {xs.device.type}; this state takes {self.hidden_dtype} on "
-                f"{self.device.type}; convert the new tokens first",
+                f"{self.device.type}, and both should be equal; convert the new tokens first",
                 "advance-dtype",
             )
         counts = [xs.shape[1]] * self.rows if n_new is None else [int(n) for n in n_new]
         if len(counts) != self.rows or not all(0 <= n <= xs.shape[1] for n in counts):
             raise AdvanceRefused(
-                f"n_new is {counts}; it should be {self.rows} counts in 0..{xs.shape[1]}, the columns of xs",
+                f"n_new is {counts}; it should be {self.rows} counts in 0..{xs.shape[1]}, the columns of xs; count "
+                "each row's own new tokens",
                 "advance-counts",
             )
         if not self.per_row_state and not self._is_uniform(counts):
             raise AdvanceRefused(
                 f"rows stand at tokens {self.tokens}, base {self.base} and would take {counts}; with per_row_state "
-                "off all must be equal; turn it on, or advance the rows in separate caches",
+                "off all should be equal; turn it on, or advance the rows in separate caches",
                 "advance-ragged",
             )
         return counts
@@ -399,7 +403,7 @@ class XsRolling:
         """Drop the last counts[i] tokens of row i: all rows, or none and RollbackRefused."""
         if len(counts) != self.rows:
             raise RollbackRefused(
-                f"counts has {len(counts)} entries; it should have one per row, {self.rows}",
+                f"counts has {len(counts)} entries; it should have one per row, {self.rows}; use 0 for a row that stays",
                 "rollback-counts",
             )
         for row, n in enumerate(counts):
@@ -427,7 +431,10 @@ class XsRolling:
         with per_row_state off, for unequal tokens or tail widths (reconcile_xs_bases first).
         """
         if not parts:
-            raise AssembleRefused("no cache was given; assemble at least one", "assemble-empty")
+            raise AssembleRefused(
+                "no cache was given; there should be at least one; pass the caches of all rows",
+                "assemble-empty",
+            )
         first = parts[0]
         for k, part in enumerate(parts):
             if part._kind() != first._kind():
@@ -459,10 +466,15 @@ class XsRolling:
     def select(self, rows: Sequence[int]) -> None:
         """Keep exactly `rows`, in that order (a row may be repeated): tail, blocks, tokens and base together."""
         if not rows:
-            raise SelectRefused("no row was chosen; a batch keeps at least one", "select-empty")
+            raise SelectRefused(
+                "no row was chosen; a batch should keep at least one; drop the whole cache instead",
+                "select-empty",
+            )
         self._check_rows(rows)
-        index = self._index(rows)
-        self._ring, self._comp = self._ring[index], self._comp[index]
+        index, live = self._index(rows), max(map(self.live_blocks, rows))
+        comp = self._new_comp(len(rows), live)  # not wider than the rows that stay would have made it
+        comp[:, :live] = self._comp[index, :live]
+        self._ring, self._comp = self._ring[index], comp
         self.tokens = [self.tokens[row] for row in rows]
         self.base = [self.base[row] for row in rows]
         self.check_invariants()
@@ -488,8 +500,14 @@ class XsRolling:
         ):
             raise ReshapeRefused(
                 f"comp is {list(comp.shape)}, tail {list(tail.shape)}; they should be [B, {live}, {want[0][1]}] and "
-                f"[B, {width}, {want[1][1]}] with one B >= 1",
+                f"[B, {width}, {want[1][1]}] with one B >= 1; build both from the same rows",
                 "reshape-shape",
+            )
+        if (comp.dtype, tail.dtype) != (self._comp.dtype, self._ring.dtype):
+            raise ReshapeRefused(
+                f"comp is {comp.dtype}, tail {tail.dtype}; they should be {self._comp.dtype} and {self._ring.dtype}; "
+                "convert them first",
+                "reshape-dtype",
             )
         rows = len(comp)
         self._install(comp, tail, self.tokens[:1] * rows, self.base[:1] * rows)
@@ -500,25 +518,27 @@ class XsRolling:
         """Why the tail cannot start at new_base, or None. Touches nothing."""
         if self.rows != 1:
             return TrimRefused(
-                f"the cache has {self.rows} rows; one base cannot describe rows with different resume points; "
-                "split them first",
+                f"the cache has {self.rows} rows and should have 1: one base cannot describe rows with different resume "
+                "points; split them first",
                 "trim-multi-row",
             )
         if new_base % self.geometry.ratio:
             return TrimRefused(
-                f"the new base is {new_base}; it should be a multiple of {self.geometry.ratio}",
+                f"the new base is {new_base}; it should be a multiple of {self.geometry.ratio}; trim to "
+                f"{new_base - new_base % self.geometry.ratio}",
                 "trim-not-a-multiple",
             )
         need = self.geometry.need(self.tokens[0])
         if new_base > need:
             return TrimRefused(
-                f"the new base is {new_base}; at {self.tokens[0]} tokens the next block needs token {need}; "
-                f"trim to {need} at most",
+                f"the new base is {new_base}; it should not lie above {need}, which the next block after "
+                f"{self.tokens[0]} tokens needs; trim to {need} at most",
                 "trim-above-need",
             )
         if new_base < self.base[0]:
             return TrimRefused(
-                f"the new base is {new_base}; tokens before {self.base[0]} are gone; trim to {self.base[0]} or later",
+                f"the new base is {new_base}; it should not lie below {self.base[0]}, because earlier tokens are gone; "
+                f"trim to {self.base[0]} or later",
                 "trim-below-base",
             )
         return None
@@ -550,13 +570,14 @@ class XsRolling:
         for name, tensor in (("comp", comp), ("tail", tail)):
             if (list(tensor.shape), tensor.dtype) != want[name]:
                 raise RestoreRefused(
-                    f"{name} is {list(tensor.shape)} {tensor.dtype}; tokens {tokens} and base {base} ask for "
-                    f"{want[name][0]} {want[name][1]}",
+                    f"{name} is {list(tensor.shape)} {tensor.dtype}; for tokens {tokens} and base {base} it should be "
+                    f"{want[name][0]} {want[name][1]}; take the snapshot again",
                     "restore-shape",
                 )
         if not self.per_row_state and (len(set(tokens)) > 1 or len(set(base)) > 1):
             raise RestoreRefused(
-                f"the state has tokens {tokens}, base {base}; with per_row_state off all rows should be equal",
+                f"the state has tokens {tokens}, base {base}; with per_row_state off all rows should be equal; "
+                "turn it on, or restore the rows one by one",
                 "restore-ragged",
             )
         return self._adopt(comp.to(self.device), tail.to(self.device), tokens, base)
@@ -617,6 +638,7 @@ class XsRolling:
 
     def _install(self, comp: Tensor, tail: Tensor, tokens: list[int], base: list[int]) -> None:
         """Replace everything at once: comp [B, live, d], tail [B, W, F] with every run at its end."""
+        comp, tail = comp.detach(), tail.detach()
         rows, width = tail.shape[:2]
         ring = self._new_ring(rows, self.geometry.ring_slots(width))
         index = [(row, t) for row in range(rows) for t in range(base[row], tokens[row])]
@@ -659,7 +681,7 @@ class XsRolling:
     def _check_rows(self, rows: Sequence[int]) -> None:
         if not all(0 <= row < self.rows for row in rows):
             raise SelectRefused(
-                f"rows {list(rows)} were chosen; this batch has rows 0..{self.rows - 1}",
+                f"rows {list(rows)} were chosen; all should lie in 0..{self.rows - 1}; choose rows of this batch",
                 "select-out-of-range",
             )
 
@@ -688,7 +710,7 @@ def reconcile_xs_bases(rows: Sequence[XsRolling]) -> None:
     With per_row_state on this does nothing: it would turn a promise that each row has made for itself into
     one for the whole batch. Raises TrimRefused, before any row is trimmed, if that cuts below what a row needs.
     """
-    if all(row.per_row_state for row in rows):
+    if any(row.per_row_state for row in rows) or not rows:
         return
     target = max(row.base[0] for row in rows)
     for row in rows:
