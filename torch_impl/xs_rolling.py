@@ -123,9 +123,12 @@ class XsRolling:
         """The row's completed blocks [live, d]; column j is absolute block j. A view: do not write."""
         return self._comp[row, : self.live_blocks(row)]
 
-    def tail(self) -> Tensor:
-        """The retained payloads [B, W, F], row i's run in its last tokens[i] - base[i] columns, zeros before."""
-        return self._read_tail(range(self.rows), self.width)
+    def tail(self, rows: Sequence[int] | None = None) -> Tensor:
+        """The retained payloads [B, W, F] of the batch (or of `rows` alone, in the batch's window).
+
+        Row i's run fills the last tokens[i] - base[i] columns; there are zeros before it.
+        """
+        return self._read_tail(range(self.rows) if rows is None else rows, self.width)
 
     def storage(self) -> dict[str, Tensor]:
         """The tensors that hold the state, dead memory included: for byte comparison and aliasing checks."""

@@ -87,7 +87,7 @@ class XsRollingRows:
             "base": np.int64(self.cache.base[row]),  # type: ignore[dict-item]
             "width": np.int64(self.cache.width),  # type: ignore[dict-item]
             "comp": self.cache.comp(row).cpu().numpy(),
-            "tail": self.cache.tail()[row].cpu().numpy(),
+            "tail": self.cache.tail([row])[0].cpu().numpy(),
         }
 
     def memory(self) -> Mapping[str, Array]:
