@@ -46,11 +46,14 @@ class Trace:
         """The mismatches of one check, of one batch row if given."""
         return [m for m in self.mismatches if m.check == check and (row is None or m.row in (row, None))]
 
-    def message(self, mismatch: Mismatch) -> str:
-        """The mismatch with its place and the command that shows it again."""
+    def message(self, mismatch: Mismatch, arguments: str = "") -> str:
+        """The mismatch with its place and the command that shows it again.
+
+        arguments: what the replay needs besides, e.g. " --fixtures reports/found".
+        """
         name = self.fixture.name
         where = [name, f"step {mismatch.step} {self.steps[mismatch.step]}" if self.steps else "end"]
-        replay = f"python -m harness.identity --fixture {name}"
+        replay = f"python -m harness.identity{arguments} --fixture {name}"
         for option, value in sorted(self.options.items()):
             replay += f" --{option.replace('_', '-')} {value}"
         if mismatch.row is not None:
