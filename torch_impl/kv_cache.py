@@ -50,7 +50,7 @@ class KVSlot:
         """Append kv [T, D] and forget what lies more than window - 1 + margin tokens back."""
         if kv.dim() != 2 or kv.shape[1] != self.columns.shape[1]:
             raise AdvanceRefused(
-                f"kv is {list(kv.shape)}; it should be [T, {self.columns.shape[1]}]: the new tokens of one sequence",
+                f"kv is {list(kv.shape)}; it should be [T, {self.columns.shape[1]}]; pass the new tokens of one sequence",
                 "advance-shape",
             )
         if kv.dtype != self.columns.dtype or kv.device.type != self.columns.device.type:
@@ -75,8 +75,8 @@ class KVSlot:
         left, wanted = self.live_len - n, min(self.tokens - n, self.window - 1)
         if left < wanted:
             return RollbackRefused(
-                f"dropping {n} of {self.tokens} tokens would leave {left} of the {wanted} that the next query sees; "
-                f"drop {self.live_len - wanted} at most, or prefill the row again",
+                f"dropping {n} of {self.tokens} tokens would leave {left}; the next query sees {wanted}, so as many should "
+                f"stay; drop {self.live_len - self.window + 1} at most, or prefill the row again",
                 "rollback-below-window",
             )
         return None
