@@ -1,0 +1,42 @@
+"""The examples of CONTRIBUTING are real: the fixture plays green, the mutant passes the catalogue's check."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from documents import ROOT, fences
+
+from harness.rows.checks import checks_of
+from harness.rows.defaults import ORACLE, PLANS, RETAINS, SUBJECT
+from harness.rows.fixture import from_mapping
+from harness.rows.play import play
+from harness.rows.subject import load
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("retain", RETAINS)
+def test_the_fixture_of_the_recipe_is_green_and_witnesses_its_facts(retain: str, plan: str):
+    [example] = fences("toml", "fixture")
+    fixture = from_mapping("recipe", tomllib.loads(example.text))
+    trace = play(fixture, load(SUBJECT), load(ORACLE), {"retain": retain, "plan": plan})
+    assert trace.facts >= set(fixture.facts)
+    assert {
+        check: trace.outcome(check) for check in checks_of(fixture) if not check.startswith("comp.values")
+    } == {check: "green" for check in checks_of(fixture) if not check.startswith("comp.values")}
+
+
+def test_the_mutant_of_the_recipe_is_a_valid_entry(tmp_path: Path):
+    for folder in ("harness", "torch_impl", "reference_impl", "fixtures", "mutants", "tests"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    check = [sys.executable, "-m", "harness.mutate", "--check"]
+    before = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True)
+    [example] = fences("toml", "mutant")
+    (tmp_path / "mutants" / "recipe.toml").write_text(example.text, encoding="utf-8")
+    after = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True)
+    assert after.returncode == 0, after.stdout + after.stderr
+    entries = [int(answer.stdout.split()[0]) for answer in (before, after)]
+    assert entries[1] == entries[0] + 1
