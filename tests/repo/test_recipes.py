@@ -28,15 +28,16 @@ def test_the_fixture_of_the_recipe_is_green_and_witnesses_its_facts(retain: str,
     } == {check: "green" for check in checks_of(fixture) if not check.startswith("comp.values")}
 
 
-def test_the_mutant_of_the_recipe_is_a_valid_entry(tmp_path: Path):
-    for folder in ("harness", "torch_impl", "reference_impl", "fixtures", "mutants", "tests"):
+def test_the_mutant_of_the_recipe_is_killed_by_the_check_it_names(tmp_path: Path):
+    for folder in ("harness", "torch_impl", "reference_impl", "fixtures", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    check = [sys.executable, "-m", "harness.mutate", "--check"]
-    before = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True)
     [example] = fences("toml", "mutant")
+    (tmp_path / "mutants").mkdir()
     (tmp_path / "mutants" / "recipe.toml").write_text(example.text, encoding="utf-8")
-    after = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True)
-    assert after.returncode == 0, after.stdout + after.stderr
-    entries = [int(answer.stdout.split()[0]) for answer in (before, after)]
-    assert entries[1] == entries[0] + 1
+    name = tomllib.loads(example.text)["mutant"][0]["id"]
+    for flags, said in ((["--check"], "1 valid entries"), (["--only", name], "killed 1 of 1")):
+        command = [sys.executable, "-m", "harness.mutate", *flags]
+        judged = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        assert judged.returncode == 0, judged.stdout + judged.stderr
+        assert said in judged.stdout
