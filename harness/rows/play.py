@@ -117,6 +117,9 @@ class Play:
             self.judge.after_step()
         except Stopped as stopped:
             self.trace.stopped = f"step {self.at} {do.describe(step)}: {stopped}"
+        except self.subject.refusal as refusal:
+            self.judge.record("refusal", None, (f"refused: {refusal}", "it is right to accept"))
+            self.trace.stopped = f"step {self.at} {do.describe(step)}: refused: {refusal}"
         except self.subject.invariant_broken as broken:
             self.trace.compared["invariant"] += 1
             self.judge.record("invariant", None, (str(broken),))
