@@ -99,19 +99,37 @@ class Campaign:
     def ask(self, fault: Fault, mode: str, tests: list[str], alone: bool = False) -> dict[str, Any]:
         """One fork: the slot's reply."""
         job = prepare.job(fault, mode, tests, self.wall(tests), self.settings.limits)
+        job["trace_import"] = fault.trace_import or self._ran_early(fault)
         with self.turns.alone() if alone else self.turns.shared():
             self.judged += len(tests)
             return self.servers.judge(job)
 
-    def baseline(self, tests: Sequence[str], mode: str) -> Record:
-        """Run each test without any fault, in a fork of its own."""
+    def _ran_early(self, fault: Fault) -> bool:
+        """Whether watched code runs at import or collection already; tracing that costs, so only then."""
+        early = self.servers.early
+        watched = {(file, name) for file, pairs in fault.watch.items() for name, _ in pairs}
+        return bool(watched) and (early is None or bool(watched & early))
 
-        def one(test: str) -> dict[str, Any]:
-            reply = self.ask(NOTHING, mode, [test])
-            self.seconds[test] = max(self.seconds.get(test, 0.0), reply.get("seconds", 0.0))
-            return observations(reply, mode, "baseline", [test])[test]
+    def baseline(self, killers: Sequence[str], greens: Sequence[str], mode: str) -> Record:
+        """Run tests without any fault: each killer in a fork of its own, the others in batches."""
+        single = [test for test in greens if test not in killers]
+        groups = [[test] for test in killers] + batches(single)
+        found: Record = {}
+        for seen in self.each(lambda group: self._plain(group, mode), groups):
+            found.update(seen)
+        return found
 
-        return dict(zip(tests, self.each(one, tests), strict=True))
+    def _plain(self, group: list[str], mode: str) -> dict[str, dict[str, Any]]:
+        reply = self.ask(NOTHING, mode, group)
+        for test in group:
+            spent = reply.get("seconds", 0.0) / len(group)
+            self.seconds[test] = max(self.seconds.get(test, 0.0), spent)
+        found = observations(reply, mode, "baseline", group)
+        if len(group) > 1:
+            # A red one may owe it to its neighbours; alone, it speaks for itself.
+            for test in [test for test, seen in found.items() if not passed(seen)]:
+                found.update(self._plain([test], mode))
+        return found
 
     def judge(self, mutant: Mutant, green: Sequence[str]) -> Record:
         """Judge one entry completely and return its record for the evidence."""
@@ -125,18 +143,20 @@ class Campaign:
             "dies_by": mutant.dies_by,
             "twin_of": mutant.twin_of,
             "sources": fault.sources,
-            "bytecode_differs": fault.swappable or fault.why_reimport is not None,
+            "bytecode_differs": fault.bytecode_differs,
             "mode": mode,
             "why_reimport": why,
             "killers": {},
             "green": {},
             "widened": None,
         }
-        for test in mutant.killed_by:
-            record["killers"][test] = self._settle(fault, mutant, test, record)
-        record["green"] = self._greens(fault, green)
-        if self._unfired(record):
-            record["widened"] = self._widen(fault, mutant)
+        record["killers"] = {test: [] for test in mutant.killed_by}
+        if fault.bytecode_differs:
+            for test in mutant.killed_by:
+                record["killers"][test] = self._settle(fault, mutant, test, record)
+            record["green"] = self._greens(fault, green)
+            if self._unfired(record):
+                record["widened"] = self._widen(fault, mutant)
         ruling = rule(record)
         record.update(verdict=ruling.verdict.value, reason=ruling.reason, killed=list(ruling.killed))
         self.tell(f"{mutant.id}: {ruling.verdict}")

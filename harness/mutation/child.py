@@ -129,17 +129,21 @@ def _plan(context: Context, job: dict[str, Any], file: str, text: str) -> Plan:
 
 
 def null_plan(old: Any, new: Any, name: str) -> Plan:
-    """A plan that swaps the function `name` and what it holds, though nothing differs."""
+    """A plan that swaps the function `name`, what holds it and what it holds, though nothing differs."""
     pairs: list[Pair] = []
 
-    def visit(before: Any, after: Any, inside: bool) -> None:
+    def visit(before: Any, after: Any, inside: bool, outermost: bool) -> bool:
+        mine = is_function(before)
         chosen = inside or before.co_qualname == name
-        if chosen and is_function(before):
-            pairs.append(Pair(before, after, True, not inside))
-        for one, two in zip(nested(before), nested(after), strict=True):
-            visit(one, two, chosen and is_function(before))
+        below = [
+            visit(one, two, chosen and mine, outermost and not mine)
+            for one, two in zip(nested(before), nested(after), strict=True)
+        ]
+        if mine and (chosen or any(below)):
+            pairs.append(Pair(before, after, chosen, outermost))
+        return mine and (chosen or any(below))
 
-    visit(old, new, False)
+    visit(old, new, False, True)
     return Plan(tuple(pairs), (), None)
 
 

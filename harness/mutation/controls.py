@@ -6,8 +6,9 @@ must. If one did not, the run is void, whatever the mutants say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from . import canary, prepare
@@ -93,11 +94,11 @@ def run_controls(campaign: Campaign, found: Places, records: Sequence[Record]) -
     nulls = [
         c for function, tests in found.functions.items() for c in _nulls(campaign, function, tests, reached)
     ]
-    results: list[Record] = campaign.each(lambda control: _run_null(campaign, *control), nulls)
-    results += _run_forms(campaign, found, reached)
+    nulls += _forms(campaign, found, reached)
+    todo: list[Callable[[], Record]] = [partial(_run_null, campaign, *control) for control in nulls]
     files = [(file, tests) for file, tests in found.files.items() if tests]
-    results += campaign.each(lambda item: _run_canary(campaign, found, *item), files)
-    return results
+    todo += [partial(_run_canary, campaign, found, file, tests) for file, tests in files]
+    return campaign.each(lambda action: action(), todo)
 
 
 def _reaching(records: Sequence[Record]) -> set[str]:
@@ -147,31 +148,25 @@ def _run_null(campaign: Campaign, record: Record, fault: Fault, mode: str, tests
     return record
 
 
-def _run_forms(campaign: Campaign, found: Places, reached: set[str]) -> list[Record]:
+def _forms(campaign: Campaign, found: Places, reached: set[str]) -> list[_Null]:
     """The null forms, once per run: identity and comment on the first place, a renamed local where possible."""
     usable = [(f, t) for f, t in found.functions.items() if any(test in reached for test in t)]
-    results = []
+    forms = []
     for (file, name), tests in usable[:1]:
         text = _text(campaign, file)
-        results.append(_run_form(campaign, "identity", file, name, text, text, tests))
-        results.append(_run_form(campaign, "comment", file, name, text, canary.commented(text), tests))
+        forms.append(_form("identity", file, name, text, tests))
+        forms.append(_form("comment", file, name, canary.commented(text), tests))
     for (file, name), tests in usable:
-        text = _text(campaign, file)
-        renamed = canary.renamed_local(text, name)
+        renamed = canary.renamed_local(_text(campaign, file), name)
         if renamed is not None:
-            results.append(_run_form(campaign, "renamed local", file, name, text, renamed, tests))
-            break
-    return results
+            return [*forms, _form("renamed local", file, name, renamed, tests)]
+    return forms
 
 
-def _run_form(
-    campaign: Campaign, form: str, file: str, name: str, text: str, mutated: str, tests: Sequence[str]
-) -> Record:
-    fault = Fault(
-        overlay={file: mutated}, watch={file: ((name, 0),)}, swappable=False, trace_import=name == MODULE
-    )
-    record = {"control": f"null form: {form}", "file": file, "function": name}
-    return _run_null(campaign, record, fault, "reimport", tests)
+def _form(form: str, file: str, name: str, text: str, tests: tuple[str, ...]) -> _Null:
+    watch = {file: ((name, 0),)}
+    fault = Fault(overlay={file: text}, watch=watch, swappable=False, trace_import=name == MODULE)
+    return {"control": f"null form: {form}", "file": file, "function": name}, fault, "reimport", tests
 
 
 def _run_canary(campaign: Campaign, found: Places, file: str, tests: Sequence[str]) -> Record:

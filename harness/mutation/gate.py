@@ -114,7 +114,8 @@ def _entry(
     root: Path, mutant: Any, record: Mapping[str, Any], predicate: Mapping[str, Any]
 ) -> Iterator[Finding]:
     """The record must be about this entry's text and killers, whatever it says about itself."""
-    if record["sources"] != prepare.of_mutant(root, mutant).sources:
+    fault = prepare.of_mutant(root, mutant)
+    if record["sources"] != fault.sources or record["bytecode_differs"] != fault.bytecode_differs:
         yield Finding(ExitCode.ABSENT, f"{mutant.id}: the judged source is not what the catalogue describes")
     if list(record["killers"]) != sorted(mutant.killed_by) and set(record["killers"]) != set(
         mutant.killed_by

@@ -27,6 +27,11 @@ class Fault:
     functions: tuple[tuple[str, str], ...] = ()
 
     @property
+    def bytecode_differs(self) -> bool:
+        """False for an edit that the compiler cannot tell from the original."""
+        return self.swappable or self.why_reimport is not None
+
+    @property
     def sources(self) -> dict[str, str]:
         """The sha256 of each mutated text, which the child must report as executed."""
         return {file: digest(text) for file, text in self.overlay.items()}
@@ -52,10 +57,17 @@ def make_fault(changed: Mapping[str, tuple[str, str]]) -> Fault:
 
 
 def _functions(plan: Plan) -> list[str]:
-    """The outermost functions that the edit changes; `<module>` for an edit outside any function."""
+    """The functions that the edit changes; `<module>` for an edit outside any function."""
     if plan.why_reimport:
         return [MODULE]
-    return list(dict.fromkeys(pair.old.co_qualname for pair in plan.pairs if pair.outermost))
+    return list(dict.fromkeys(_named(pair.old.co_qualname) for pair in plan.pairs if pair.changed))
+
+
+def _named(qualname: str) -> str:
+    """A lambda or comprehension stands for the function around it."""
+    while qualname.rpartition(".")[2].startswith("<"):
+        qualname = qualname.rpartition(".")[0].removesuffix(".<locals>")
+    return qualname or MODULE
 
 
 def of_mutant(root: Path, mutant: Mutant) -> Fault:

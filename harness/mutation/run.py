@@ -182,9 +182,10 @@ def _judge_all(
 def _campaign(
     campaign: Campaign, chosen: Sequence[Mutant], greens: Mapping[str, list[str]], predicate: dict[str, Any]
 ) -> None:
-    tests = _tests_of(chosen, greens)
-    campaign.tell(f"baseline: {len(tests)} tests")
-    predicate["baseline"]["before"] = campaign.baseline(tests, "reimport")
+    killers = list(dict.fromkeys(test for mutant in chosen for test in mutant.killed_by))
+    others = list(dict.fromkeys(test for mutant in chosen for test in greens[mutant.id]))
+    campaign.tell(f"baseline: {len(killers)} killers, {len(others)} that must stay green")
+    predicate["baseline"]["before"] = campaign.baseline(killers, others, "reimport")
     if not all(passed(seen) for seen in predicate["baseline"]["before"].values()):
         return
     found = controls.places(campaign, chosen)
@@ -195,12 +196,7 @@ def _campaign(
     campaign.tell("controls")
     predicate["controls"] = traps + controls.run_controls(campaign, found, predicate["mutants"])
     campaign.tell("baseline again")
-    predicate["baseline"]["after"] = campaign.baseline(tests, "reimport")
-
-
-def _tests_of(chosen: Sequence[Mutant], greens: Mapping[str, list[str]]) -> list[str]:
-    named = [test for mutant in chosen for test in (*mutant.killed_by, *greens[mutant.id])]
-    return list(dict.fromkeys(named))
+    predicate["baseline"]["after"] = campaign.baseline(killers, others, "reimport")
 
 
 def _get_ready(campaign: Campaign, chosen: Sequence[Mutant]) -> dict[str, list[str]]:

@@ -37,6 +37,7 @@ class Servers:
     def __init__(self, root: Path, settings: Settings, slots: int) -> None:
         self.root, self.settings, self.slots = root.resolve(), settings, slots
         self.swap_refused: str | None = None
+        self.early: set[tuple[str, str]] | None = None
         self._asking = threading.Lock()
 
     def __enter__(self) -> Servers:
@@ -119,6 +120,8 @@ class Servers:
     def fork(self, args: Sequence[str], targets: Sequence[str]) -> None:
         """Fork all slots; the swap slots come from a process that collected `args`."""
         reply = self._ask(do="fork", args=list(args), targets=list(targets))
+        if reply.get("early") is not None:
+            self.early = {(file, name) for file, name in reply["early"]}
         if not reply.get("swap"):
             self.swap_refused = str(reply.get("why") or "the collecting process died")
 

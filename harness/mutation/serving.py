@@ -82,6 +82,9 @@ class Project:
 
     def relative(self, path: str) -> str | None:
         """The path relative to the project root, or None when it is not a file of the project."""
+        if not os.path.isabs(path):
+            # torch.ops calls its file "_ops.py"; that is no file in the current folder.
+            return None
         real = os.path.realpath(path)
         if not real.startswith(self.root + os.sep) or real.startswith(self._foreign):
             return None

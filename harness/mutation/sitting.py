@@ -60,14 +60,9 @@ class Sitting:
         import _pytest.config
         import pytest
 
-        line = [
-            *extra,
-            f"--rootdir={root}",
-            "--tb=no",
-            f"--basetemp={self._basetemp}",
-            *_neutral(),
-            *self._args,
-        ]
+        # A private cache folder: the project's own one is neither read (thousands of lines) nor written.
+        private = [f"--basetemp={self._basetemp}", "-o", f"cache_dir={self._basetemp}-cache"]
+        line = [*extra, f"--rootdir={root}", "--tb=no", "--no-header", *private, *_neutral(), *self._args]
         _use_hypothesis_profile()
         self.config: Any = _pytest.config._prepareconfig(line)
         pytest.hookimpl(wrapper=True)(Recorder.pytest_runtest_makereport)

@@ -31,7 +31,8 @@ def serve(sock: socket.socket, work: Work, folder: str, parent: int) -> None:
             number += 1
             basetemp = os.path.join(folder, f"{os.getpid()}-{number}")
             answer = _one(job, work, basetemp, child, sock)
-            shutil.rmtree(basetemp, ignore_errors=True)
+            for left in (basetemp, f"{basetemp}-cache"):
+                shutil.rmtree(left, ignore_errors=True)
             wire.send(sock, answer)
     except (bounds.Bereaved, ConnectionError):
         pass

@@ -33,6 +33,7 @@ _MODULES = (
     "planted",
     "child",
     "slot",
+    "memory",
 )
 
 
@@ -84,6 +85,7 @@ class Stem:
         sources.install()
         self.context = self.engine["child"].Context(boot["root"], boot["pytest_args"], sources)
         importlib.import_module("pytest")
+        self.engine["memory"].leave_plugins_plain()
         return {"ok": True}
 
     def do_list(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +106,8 @@ class Stem:
                     importlib.import_module(name)
             except Exception:  # noqa: BLE001, S112 - helpers of extension modules import only in their parent's company
                 continue
-        self._remember_tests(message["rewritten"])
+        self.engine["memory"].remember_tests(self.context.sources.project, message["rewritten"])
+        self.engine["memory"].remember_distributions()
         for path in message["sources"]:
             self.context.sources.original(path, path)
         return {"threads": self.engine["bounds"].threads(), "project_modules": self._project_modules()}
@@ -214,49 +217,22 @@ class Stem:
             for name, module in list(sys.modules.items())
             if isinstance(file := getattr(module, "__file__", None), str)
             and project.relative(file) is not None
-            and not name.startswith((_ALIAS, "__main__"))
+            and not name.startswith((_ALIAS, "__main__", "__mp_main__"))
         ]
-
-    def _remember_tests(self, paths: list[str]) -> None:
-        """Rewrite test modules once, here, in place of bytecode files: children take them from memory."""
-        from _pytest.assertion import rewrite as pytest_rewrite
-
-        rewrite: Any = pytest_rewrite
-        plain, project = rewrite._rewrite_test, self.context.sources.project
-        read_pyc = rewrite._read_pyc
-        known: dict[str, Any] = {}
-
-        def rewrite_test(fn: Any, config: Any) -> Any:
-            hooked = config.getini("enable_assertion_pass_hook")
-            return known[str(fn)] if str(fn) in known and not hooked else plain(fn, config)
-
-        def no_pyc(source: Any, pyc: Any, trace: Any = lambda text: None) -> Any:
-            return read_pyc(source, pyc, trace) if project.relative(str(source)) is None else None
-
-        for path in paths:
-            import pathlib
-
-            known[path] = plain(pathlib.Path(path), None)
-        rewrite._rewrite_test = rewrite_test
-        rewrite._read_pyc = no_pyc
-        # What the stem preloaded is third-party and keeps plain asserts; that is no warning's business.
-        rewrite.AssertionRewritingHook._warn_already_imported = lambda hook, name: None
 
     def _collected(self, message: dict[str, Any], writer: int, parent: int) -> dict[str, Any]:
         """Collect once, index the live functions, and fork the swap slots."""
         self.engine["bounds"].mourn(parent)
         targets = {self.context.real(file): file for file in message["targets"]}
-        report: dict[str, Any] = {"swap": True, "why": None}
+        report: dict[str, Any] = {"swap": True, "why": None, "early": None}
         try:
-            self._collect_once(message, targets)
+            ran = self._collect_once(message, targets)
+            report["early"] = sorted({(targets[path], name) for path, name, _ in ran})
         except BaseException as error:  # noqa: BLE001 - without a collected session everything is reimported
-            report = {"swap": False, "why": self.engine["sitting"].first_line(error)}
+            report.update(swap=False, why=self.engine["sitting"].first_line(error))
         threads = self.engine["bounds"].threads()
         if threads != 1:
-            report = {
-                "swap": False,
-                "why": f"collection left {threads} threads running, and a fork copies one",
-            }
+            report.update(swap=False, why=f"collection left {threads} threads running, and a fork copies one")
         me = os.getpid()
         if report["swap"]:
             self._fork_slots("swap", self.context, me)
@@ -265,7 +241,8 @@ class Stem:
         self._keep_watch()
         return {}
 
-    def _collect_once(self, message: dict[str, Any], targets: dict[str, str]) -> None:
+    def _collect_once(self, message: dict[str, Any], targets: dict[str, str]) -> set[tuple[str, str, int]]:
+        """Returns what of the targets already ran, as (path, qualified name, first line)."""
         sitting = self.engine["sitting"].Sitting(
             self.context.sources.project, message["args"], os.path.join(self.work, "collected")
         )
@@ -288,6 +265,7 @@ class Stem:
         self.context.index = self.engine["live"].Live(set(targets), ran)
         gc.collect()
         gc.freeze()
+        return ran
 
     def _import_target(self, path: str) -> None:
         """Import a mutated file that collection did not; the tests may load it late, by name."""

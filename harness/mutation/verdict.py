@@ -223,6 +223,8 @@ _GRAVE = (
 def rule(record: Mapping[str, Any]) -> Ruling:
     """The ordered table. `record` is one entry of the evidence's `mutants`, observations included."""
     sources, dies_by = record["sources"], record["dies_by"]
+    if not record["bytecode_differs"]:
+        return Ruling(Verdict.NOT_APPLIED, "no bytecode differs from the original's")
     fates = {test: fate(runs, sources, dies_by) for test, runs in record["killers"].items()}
     for reading, verdict in _GRAVE:
         found = [f"{test} {f.note}" for test, f in fates.items() if f.reading is reading]
@@ -237,8 +239,12 @@ def rule(record: Mapping[str, Any]) -> Ruling:
 
 
 def _reached(record: Mapping[str, Any]) -> bool:
-    runs = [seen for attempts in record["killers"].values() for seen in attempts]
-    return any(seen.get("reached") for seen in runs) or bool((record["widened"] or {}).get("reaching"))
+    killers = any(_any_reached(runs) for runs in record["killers"].values())
+    return killers or bool((record["widened"] or {}).get("reaching"))
+
+
+def _any_reached(runs: Sequence[Observation]) -> bool:
+    return any(seen.get("reached") for seen in runs)
 
 
 def _rule_killed(record: Mapping[str, Any], fates: Mapping[str, Read], killed: tuple[str, ...]) -> Ruling:
@@ -269,4 +275,6 @@ def _rule_unkilled(record: Mapping[str, Any]) -> Ruling:
     if widened["red"]:
         names = ", ".join(list(widened["red"])[:3])
         return Ruling(Verdict.KILLED_ELSEWHERE, f"{len(widened['red'])} other tests are red: {names}")
-    return Ruling(Verdict.SURVIVED, f"{widened['reaching']} of {widened['suite']} tests reach it, 0 are red")
+    reaching = widened["reaching"] + sum(_any_reached(runs) for runs in record["killers"].values())
+    suite = widened["suite"] + len(record["killers"])
+    return Ruling(Verdict.SURVIVED, f"{reaching} of {suite} tests reach it, 0 are red")

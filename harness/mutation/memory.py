@@ -1,0 +1,71 @@
+"""What the stem remembers so that each child need not find it out again.
+
+Rewritten test modules take the place of bytecode files, which could be stale and would be written to
+the tree; the metadata of installed distributions saves a fifth of a child's start.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from .serving import Project
+
+
+class _Distribution:
+    """An installed distribution whose files, metadata and entry points are read once."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.entry_points = real.entry_points
+        if any(point.group == "pytest11" for point in self.entry_points):
+            self.files, self.metadata = real.files, real.metadata
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def remember_distributions() -> None:
+    """Answer `importlib.metadata.distributions()` from memory; a search with conditions stays as it is."""
+    plain: Any = importlib.metadata.distributions
+    known = [_Distribution(real) for real in plain()]
+
+    def distributions(**conditions: Any) -> Iterator[Any]:
+        return plain(**conditions) if conditions else iter(known)
+
+    importlib.metadata.distributions = distributions
+
+
+def leave_plugins_plain() -> None:
+    """Do not rewrite the assertions of installed plug-ins: they decide nothing and cost seconds."""
+    from _pytest import config as pytest_config
+
+    cls: Any = pytest_config.Config
+
+    def mark(config: Any, hook: Any, *rest: Any) -> None:
+        config.pluginmanager.rewrite_hook = hook
+
+    cls._mark_plugins_for_rewrite = mark
+
+
+def remember_tests(project: Project, paths: list[str]) -> None:
+    """Rewrite the assertions of test modules once; no bytecode file of the project is ever read."""
+    from _pytest.assertion import rewrite as pytest_rewrite
+
+    rewrite: Any = pytest_rewrite
+    plain, read_pyc = rewrite._rewrite_test, rewrite._read_pyc
+    known = {path: plain(pathlib.Path(path), None) for path in paths}
+
+    def rewrite_test(fn: Any, config: Any) -> Any:
+        hooked = config.getini("enable_assertion_pass_hook")
+        return known[str(fn)] if str(fn) in known and not hooked else plain(fn, config)
+
+    def no_pyc(source: Any, pyc: Any, trace: Any = lambda text: None) -> Any:
+        return read_pyc(source, pyc, trace) if project.relative(str(source)) is None else None
+
+    rewrite._rewrite_test = rewrite_test
+    rewrite._read_pyc = no_pyc
+    # What the stem preloaded is third-party and keeps plain asserts; that is no warning's business.
+    rewrite.AssertionRewritingHook._warn_already_imported = lambda hook, name: None
