@@ -59,6 +59,8 @@ FACTS = {
     "batch_of_128": "128 rows advance in one call",
 }
 
+FACTS_OF_STORAGE = ("capacity_grows", "window_wraps")
+
 
 @dataclass(frozen=True)
 class RowBefore:
