@@ -129,6 +129,20 @@ def test_blocks_agree_on_the_uniform_path_for_every_cut_of_40_tokens_into_three_
         assert largest_difference(state, same.blocks) < TOLERANCE, cut
 
 
+@pytest.mark.parametrize("span", [1, 2])
+@pytest.mark.parametrize("ratio", [1, 2, 3, 5, 7])
+def test_blocks_agree_at_ratios_that_no_model_has(ratio, span):
+    rng = np.random.default_rng([ratio, span])
+    weights = CompressorWeights.random(rng, hidden_width=HIDDEN, d=8, ratio=ratio, span=span, rope_width=4)
+    histories = rng.standard_normal((HISTORIES, 40, HIDDEN))
+    blocks = np.array([weights.blocks(hidden) for hidden in histories])
+    cuts = EVERY_CUT_OF_40[::17]
+    for retain, plan in product(RETAINS, PLANS):
+        state = cache(production(weights), len(cuts), retain, plan)
+        advance_in_cuts(state, histories, cuts)
+        assert largest_difference(state, blocks) < TOLERANCE, (retain, plan)
+
+
 @pytest.mark.parametrize("layer", ["csa", "hca-8", "indexer"])
 def test_the_retained_projections_are_those_of_the_reference_without_the_position_bias(layer):
     same = case(layer, yarn=True)
