@@ -57,12 +57,21 @@ def judge(context: Context, job: dict[str, Any], fd: int, basetemp: str) -> None
     bounds.limit_self(limits["memory_mib"], limits["output_mib"], int(limits["wall_s"]) + 2)
     _note_leaving()
     trap = planted.plant()
+    known = set(sys.modules)
     try:
         done = (_swap if job["mode"] == "swap" else _reimport)(context, job, line, basetemp)
     except live.SwapRefused as refusal:
         line.say("refused", why=str(refusal))
         return
-    line.say("done", trap=trap.hit, left=list(_left), **done)
+    late = third_party(context.sources.project, known)
+    line.say("done", trap=trap.hit, left=list(_left), late=late, **done)
+
+
+def third_party(project: serving.Project, known: set[str]) -> list[str]:
+    """Names of the modules outside the project that were imported since `known`, oldest first."""
+    new = [(name, module) for name, module in list(sys.modules.items()) if name not in known]
+    files = [(name, getattr(module, "__file__", None)) for name, module in new]
+    return [name for name, file in files if isinstance(file, str) and project.relative(file) is None]
 
 
 def _reimport(context: Context, job: dict[str, Any], line: Line, basetemp: str) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def _entry(
     if record["dies_by"] != mutant.dies_by:
         yield Finding(ExitCode.ABSENT, f"{mutant.id}: judged with another dies_by than the catalogue's")
     for when in ("before", "after"):
-        unseen = [test for test in mutant.killed_by if test not in predicate["baseline"][when]]
+        unseen = [test for test in record["killers"] if test not in predicate["baseline"][when]]
         if unseen:
             yield Finding(
                 ExitCode.INSTRUMENT, f"{mutant.id}: {unseen[0]} was not run without the mutant {when} judging"

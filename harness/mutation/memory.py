@@ -6,11 +6,15 @@ the tree; the metadata of installed distributions saves a fifth of a child's sta
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
+import os
 import pathlib
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from . import bounds
 from .serving import Project
 
 
@@ -36,6 +40,30 @@ def remember_distributions() -> None:
         return plain(**conditions) if conditions else iter(known)
 
     importlib.metadata.distributions = distributions
+
+
+def import_all(names: list[str]) -> None:
+    """Import modules that a child turned out to need; some import only in their parent's company."""
+    for name in names:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                importlib.import_module(name)
+        except Exception:  # noqa: BLE001, S112 - a child that needs it will import it itself
+            continue
+
+
+def import_late(names: list[str]) -> None:
+    """In a slot: import what its last child imported late, unless that would start a thread."""
+    if not names:
+        return
+    pid = os.fork()
+    if pid == 0:
+        import_all(names)
+        os._exit(bounds.threads() != 1)
+    _, status = os.waitpid(pid, 0)
+    if status == 0:
+        import_all(names)
 
 
 def leave_plugins_plain() -> None:

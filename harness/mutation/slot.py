@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from . import bounds, wire
+from . import bounds, memory, wire
 
 Work = Callable[[dict[str, Any], int, str], None]
 _GRACE_S = 2.0
@@ -34,6 +34,9 @@ def serve(sock: socket.socket, work: Work, folder: str, parent: int) -> None:
             for left in (basetemp, f"{basetemp}-cache"):
                 shutil.rmtree(left, ignore_errors=True)
             wire.send(sock, answer)
+            if answer["end"] == "answered":
+                # A first failure may import hundreds of modules; the next child finds them here.
+                memory.import_late(answer["answer"].get("late", []))
     except (bounds.Bereaved, ConnectionError):
         pass
     finally:

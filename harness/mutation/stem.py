@@ -17,7 +17,6 @@ import shutil
 import signal
 import socket
 import sys
-import warnings
 from typing import Any
 
 _ALIAS = "_rowproof_engine"
@@ -99,13 +98,7 @@ class Stem:
 
     def do_preload(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import third-party modules that a child turned out to need; some cannot be, and that is fine."""
-        for name in message["modules"]:
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    importlib.import_module(name)
-            except Exception:  # noqa: BLE001, S112 - helpers of extension modules import only in their parent's company
-                continue
+        self.engine["memory"].import_all(message["modules"])
         self.engine["memory"].remember_tests(self.context.sources.project, message["rewritten"])
         self.engine["memory"].remember_distributions()
         for path in message["sources"]:
@@ -148,9 +141,11 @@ class Stem:
         for other in inherited:
             if other != fd:
                 os.close(other)
-        work = self.engine["child"].judge
+        judge = self.engine["child"].judge
         sock = socket.socket(fileno=fd)
-        self.engine["slot"].serve(sock, lambda job, end, tmp: work(context, job, end, tmp), self.work, parent)
+        self.engine["slot"].serve(
+            sock, lambda job, end, tmp: judge(context, job, end, tmp), self.work, parent
+        )
 
     def _apart(self, writer: int | None, action: Any) -> None:
         """In a forked process: leave the control socket alone, do the action, and never return."""
@@ -195,20 +190,19 @@ class Stem:
                     sitting.run(node)
         except BaseException as caught:  # noqa: BLE001 - whatever importing the project raises is told
             error = self.engine["sitting"].first_line(caught)
-        new = [(name, module) for name, module in list(sys.modules.items()) if name not in before]
         return {
             "items": list(sitting.items),
             "not_found": sitting.not_found,
             "collect_errors": sitting.recorder.collect_errors,
             "error": error,
-            "modules": [name for name, module in new if self._third_party(module)],
+            "modules": self.engine["child"].third_party(project, before),
             "sources": sources.loaded,
-            "rewritten": [m.__file__ for _, m in new if _is_rewritten(m) and not self._third_party(m)],
+            "rewritten": [
+                module.__file__
+                for name, module in list(sys.modules.items())
+                if name not in before and _is_rewritten(module) and project.relative(module.__file__)
+            ],
         }
-
-    def _third_party(self, module: Any) -> bool:
-        file = getattr(module, "__file__", None)
-        return isinstance(file, str) and self.context.sources.project.relative(file) is None
 
     def _project_modules(self) -> list[str]:
         project = self.context.sources.project

@@ -19,7 +19,7 @@ from harness.exit_codes import ExitCode
 from harness.mutation.errors import InputRefused, InstrumentBroken
 
 FOLDER = Path(__file__).parent.parent / "toy"
-MIB_16 = '[tool.rowproof.limits]\nwall_s = 1.0\nwall_factor = 1.0\n'
+SHORT_LIMITS = "[tool.rowproof.limits]\nwall_s = 1.0\nwall_factor = 1.0\n"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def lay(toy: Toy, root: Path) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     if "pyproject.toml" not in toy.files:
-        (root / "pyproject.toml").write_text(MIB_16)
+        (root / "pyproject.toml").write_text(SHORT_LIMITS)
     return root
 
 

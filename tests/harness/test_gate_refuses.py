@@ -1,0 +1,224 @@
+"""The gate refuses everything but fresh, whole, unedited evidence, each with a sentence of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys import Ran, lay, read, run, run_gate
+
+from harness.mutation import evidence
+from harness.mutation import gate as gate_core
+
+Change = Callable[[Any], None]
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A toy project with a green run's evidence; tests work on copies."""
+    root = lay(read("must_stay_green"), tmp_path_factory.mktemp("judged") / "project")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        assert run(root, monkeypatch, "-j", "2").code == 0
+        assert run_gate(root, monkeypatch).code == 0
+    return root
+
+
+@pytest.fixture
+def project(judged: Path, tmp_path: Path) -> Path:
+    """A fresh copy of the judged project."""
+    return Path(shutil.copytree(judged, tmp_path / "project"))
+
+
+def edit(project: Path, change: Change, reseal: bool = True) -> None:
+    """Change the evidence by hand; with `reseal` as a careful forger would."""
+    path = project / "reports" / "evidence.json"
+    data = json.loads(path.read_text())
+    change(data)
+    if reseal:
+        data["seal"] = evidence.seal(data)
+    path.write_bytes(evidence.canonical(data))
+
+
+def refused(project: Path, monkeypatch: pytest.MonkeyPatch, code: int, sentence: str) -> Ran:
+    """The gate must end with this code and say this."""
+    ran = run_gate(project, monkeypatch)
+    assert ran.code == code, ran.text
+    assert sentence in ran.text
+    return ran
+
+
+def test_no_report_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "reports" / "evidence.json").unlink()
+    refused(
+        project, monkeypatch, 5, "there is no reports/evidence.json; run `python -m harness.mutate --report`"
+    )
+
+
+def test_a_truncated_report_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = project / "reports" / "evidence.json"
+    path.write_bytes(path.read_bytes()[:-200])
+    refused(project, monkeypatch, 5, "reports/evidence.json is truncated or is not evidence")
+
+
+def test_a_filtered_run_leaves_no_evidence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "reports" / "evidence.json").unlink()
+    assert run(project, monkeypatch, "--only", "the-fault", "-j", "2").code == 0
+    refused(project, monkeypatch, 5, "reports/partial.json is of a filtered run and does not count")
+
+
+def test_a_partial_report_renamed_to_evidence_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(project, lambda data: data["predicate"].update(complete=False))
+    refused(project, monkeypatch, 5, "the evidence is of a filtered run")
+
+
+@pytest.mark.parametrize("file", ["calc.py", "tests/test_calc.py", "mutants/sums.toml", "pyproject.toml"])
+def test_one_byte_changed_since_the_run_is_stale(
+    project: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    with (project / file).open("a") as handle:
+        handle.write("\n")
+    refused(project, monkeypatch, 5, f"stale: 1 files changed since the run: {file}")
+
+
+def test_a_new_file_is_stale(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "helper.py").write_text("")
+    refused(project, monkeypatch, 5, "stale: 1 files are new since the run: helper.py")
+
+
+def test_a_missing_file_is_stale(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "extra").mkdir()
+    edit(project, lambda data: data["subject"].append({"name": "gone.py", "digest": {"sha256": "0"}}))
+    refused(project, monkeypatch, 5, "stale: 1 files are gone since the run: gone.py")
+
+
+def test_markdown_cannot_change_a_verdict_and_is_not_stale(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "README.md").write_text("words\n")
+    assert run_gate(project, monkeypatch).code == 0
+
+
+def test_a_deleted_result_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(project, lambda data: data["predicate"]["mutants"].clear())
+    refused(project, monkeypatch, 5, "the-fault: expected killed, but the evidence holds no such result")
+
+
+def test_a_careless_edit_breaks_the_seal(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(project, lambda data: data["predicate"]["mutants"][0].update(verdict="survived"), reseal=False)
+    refused(project, monkeypatch, 5, "was edited after the run (its seal does not match)")
+
+
+def test_an_edited_verdict_is_refused_even_when_sealed(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(project, lambda data: data["predicate"]["mutants"][0].update(verdict="survived"))
+    refused(project, monkeypatch, 5, "the-fault: recorded as survived, but its observations say killed")
+
+
+def test_an_unknown_verdict_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(project, lambda data: data["predicate"]["mutants"][0].update(verdict="suspicious"))
+    refused(project, monkeypatch, 5, "the-fault: 'suspicious' is no verdict of this program")
+
+
+def test_a_verdict_without_observations_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(data: Any) -> None:
+        data["predicate"]["mutants"][0]["killers"]["tests/test_calc.py::test_f"] = []
+
+    edit(project, forget)
+    refused(project, monkeypatch, 5, "the-fault: recorded as killed, but its observations say unknown")
+
+
+def test_observations_of_another_source_are_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(project, lambda data: data["predicate"]["mutants"][0].update(sources={"calc.py": "0" * 64}))
+    refused(project, monkeypatch, 5, "the-fault: the judged source is not what the catalogue describes")
+
+
+def test_unreadable_observations_are_refused_without_a_traceback(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoil(data: Any) -> None:
+        data["predicate"]["mutants"][0]["killers"]["tests/test_calc.py::test_f"] = [{"end": "answered"}]
+
+    edit(project, spoil)
+    refused(project, monkeypatch, 5, "has observations that cannot be read")
+
+
+def test_a_red_baseline_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def redden(data: Any) -> None:
+        seen = data["predicate"]["baseline"]["after"]["tests/test_calc.py::test_f"]
+        seen["phases"][1]["outcome"] = "failed"
+
+    edit(project, redden)
+    refused(project, monkeypatch, 4, "baseline after: tests/test_calc.py::test_f failed in its call phase")
+
+
+def test_a_skipped_killer_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def skip(data: Any) -> None:
+        seen = data["predicate"]["baseline"]["before"]["tests/test_calc.py::test_f"]
+        seen["phases"][1]["outcome"] = "skipped"
+
+    edit(project, skip)
+    refused(project, monkeypatch, 4, "baseline before: tests/test_calc.py::test_f skipped in its call phase")
+
+
+def test_a_killer_that_was_never_run_without_the_mutant_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(project, lambda data: data["predicate"]["baseline"]["after"].clear())
+    refused(
+        project, monkeypatch, 4, "tests/test_calc.py::test_f was not run without the mutant after judging"
+    )
+
+
+@pytest.mark.parametrize("kind", ["null", "canary"])
+def test_a_missing_control_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    def drop(data: Any) -> None:
+        kept = [c for c in data["predicate"]["controls"] if c["control"] != kind]
+        data["predicate"]["controls"] = kept
+
+    edit(project, drop)
+    refused(project, monkeypatch, 4, f"control: there is no {kind} control for calc.py")
+
+
+def test_a_failed_control_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(data: Any) -> None:
+        null = next(c for c in data["predicate"]["controls"] if c["control"] == "null")
+        null["seen"]["reached"] = False
+
+    edit(project, fail)
+    refused(project, monkeypatch, 4, "no listed killer executed it")
+
+
+def test_an_empty_catalogue_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "mutants" / "sums.toml").write_text("")
+    edit(project, lambda data: data["predicate"].update(catalogue=[], mutants=[]))
+    refused(project, monkeypatch, 5, "the catalogue is empty: nothing was judged")
+
+
+def test_an_entry_added_after_the_run_is_missed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = project / "mutants" / "sums.toml"
+    path.write_text(path.read_text() + path.read_text().replace("the-fault", "another"))
+    refused(project, monkeypatch, 5, "another: expected killed, but the evidence holds no such result")
+
+
+def test_a_killer_added_after_the_run_is_missed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = project / "mutants" / "sums.toml"
+    path.write_text(path.read_text().replace('test_f"]', 'test_f", "tests/test_calc.py::test_extra"]'))
+    refused(project, monkeypatch, 5, "the-fault: the judged killers are not the listed ones")
+
+
+def test_another_torch_version_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = gate_core.versions()
+    monkeypatch.setattr(gate_core, "versions", lambda: {**here, "torch": "9.9.9"})
+    refused(project, monkeypatch, 5, f"stale: judged with torch {here['torch']}, here is torch 9.9.9")
+
+
+def test_another_configuration_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(project, lambda data: data["predicate"]["configuration"]["limits"].update(wall_s=99.0))
+    refused(project, monkeypatch, 5, "stale: the effective configuration differs from the run's")

@@ -1,0 +1,117 @@
+"""A run that is killed at any moment leaves no process, no half-written file and an untouched tree."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from toys import lay, read, run
+
+REPOSITORY = Path(__file__).parents[2]
+GONE_WITHIN_S = 10.0
+
+
+def start(root: Path) -> subprocess.Popen[bytes]:
+    """Start a real run in a process of its own."""
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "harness.mutate", "-j", "2"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def running_in(root: Path) -> set[int]:
+    """Processes whose working folder is the project: the servers and their children."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "cwd").resolve() == root.resolve():
+                found.add(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_for(condition: object, seconds: float = GONE_WITHIN_S) -> bool:
+    """Wait until a condition holds."""
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return bool(condition())
+
+
+def snapshot(root: Path) -> dict[Path, bytes]:
+    """Every file of the project outside reports/."""
+    return {p: p.read_bytes() for p in root.rglob("*") if p.is_file() and "reports" not in p.parts}
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    """A project whose killers sleep, so that a run can be caught in the middle."""
+    root = lay(read("ignored_sigterm"), tmp_path / "project")
+    (root / "pyproject.toml").write_text("[tool.rowproof.limits]\nwall_s = 60.0\n")
+    return root
+
+
+@pytest.mark.parametrize("victim", ["engine", "server", "child"])
+def test_after_kill_9_no_process_is_left_and_the_tree_is_untouched(slow: Path, victim: str) -> None:
+    before = snapshot(slow)
+    run = start(slow)
+    try:
+        # Engine, stem, collected process, two slots of each kind, and a judging child that sleeps.
+        assert wait_for(lambda: len(running_in(slow)) >= 8, 30.0)
+        others = sorted(running_in(slow) - {run.pid})
+        os.kill({"engine": run.pid, "server": others[0], "child": others[-1]}[victim], signal.SIGKILL)
+        if victim == "child":
+            assert wait_for(lambda: others[-1] not in running_in(slow))
+            run.kill()
+        assert wait_for(lambda: not running_in(slow) - {run.pid})
+    finally:
+        run.kill()
+        run.wait()
+    assert snapshot(slow) == before
+    assert not list((slow / "reports").glob("*.json"))
+
+
+def test_after_an_interrupt_the_code_is_130_and_nothing_is_left(slow: Path) -> None:
+    run = start(slow)
+    assert wait_for(lambda: len(running_in(slow)) >= 8, 30.0)
+    run.send_signal(signal.SIGINT)
+    assert run.wait(timeout=30) == 130
+    assert wait_for(lambda: not running_in(slow))
+    assert not list((slow / "reports").glob("*.json"))
+
+
+def test_a_second_run_is_told_who_runs_and_since_when(slow: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = start(slow)
+    try:
+        assert wait_for((slow / "reports" / ".lock.txt").exists, 30.0)
+        second = run(slow, monkeypatch)
+        assert second.code == 4
+        assert f"another run is going on in this project: process {first.pid} on " in second.text
+        assert " since 20" in second.text
+    finally:
+        first.kill()
+        first.wait()
+
+
+def test_the_lock_of_a_killed_run_does_not_hold_up_the_next(
+    slow: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = start(slow)
+    assert wait_for((slow / "reports" / ".lock.txt").exists, 30.0)
+    first.kill()
+    first.wait()
+    assert wait_for(lambda: not running_in(slow))
+    assert run(slow, monkeypatch, "--only", "seen").code == 0
