@@ -46,11 +46,11 @@ class Judge:
         batch = self.play._batch()
         return CallWatch(rows, batch.memory(), batch.pool_calls())
 
-    def after_call(self, watch: CallWatch) -> None:
+    def after_call(self, watch: CallWatch, written: int) -> None:
         batch, ratio = self.play._batch(), self.play.fixture.ratio
         memory = batch.memory()
         self._calls(watch, batch.pool_calls() - watch.pool_calls)
-        self._scatter(watch, memory, batch.comp_elements_written())
+        self._scatter(watch, memory, written)
         self._idle(watch, memory)
         if memory["comp"].shape[1] > watch.memory["comp"].shape[1] and watch.memory["comp"].shape[1] > 0:
             self.trace.facts.add("capacity_grows")
@@ -134,18 +134,20 @@ class Judge:
         play = self.play
         if play.lane == "tokens":
             self._memory_apart()
-        self._invariants()
+        for rows in self._everything():
+            rows.check_invariants()
         if play.poison:
             for rows in self._everything():
                 rows.poison(play.stream.poison)
-        if play.lane == "tokens":
-            self._bytes_of_twins()
-        for row, member in enumerate(play.order):
-            self._row(row, member, play._batch(), row)
+        held = [(play._batch().read(row), member.alone.read(0)) for row, member in enumerate(play.order)]
+        for row, (member, (batch, alone)) in enumerate(zip(play.order, held, strict=True)):
+            self._row(row, member, batch, alone)
         for member, park in play.parked.values():
-            self._row(None, member, park, 0)
+            self._row(None, member, park.read(0), member.alone.read(0))
         if play.lane == "tokens":
-            self._width()
+            self._invariants([batch for batch, _ in held])
+            self._bytes_of_twins()
+            self._width(held)
             for row, member in enumerate(play.order):
                 self._probe(row, member, _depths(play.fixture.ratio, play.fixture.margin))
             self._windows()
@@ -166,14 +168,12 @@ class Judge:
                 self.record("no_alias", None, ("two caches share memory; a write to one changes the other",))
             seen |= storages
 
-    def _invariants(self) -> None:
+    def _invariants(self, batch: Sequence[Mapping[str, Array]]) -> None:
+        """What the counts say, whether or not the subject checks itself."""
         play = self.play
-        for rows in self._everything():
-            rows.check_invariants()
         self.trace.compared["invariant"] += 1
         limit = play.fixture.span * play.fixture.ratio + play.fixture.margin - 1
-        for row, member in enumerate(play.order):
-            held = play._batch().read(row)
+        for row, (member, held) in enumerate(zip(play.order, batch, strict=True)):
             tokens, base = int(held["tokens"]), int(held["base"])
             broken = []
             if not 0 <= base <= tokens:
@@ -202,9 +202,10 @@ class Judge:
                     here, there = mine[name][cell], other[cell]
                     self.record(check, cell[0], (f"{name}{list(cell)} is {here} here, {there} there",))
 
-    def _row(self, row: int | None, member: Member, rows: Rows, index: int) -> None:
+    def _row(
+        self, row: int | None, member: Member, batch: Mapping[str, Array], alone: Mapping[str, Array]
+    ) -> None:
         """One sequence: what the batch holds, what alone holds, what the oracle says."""
-        batch, alone = rows.read(index), member.alone.read(0)
         if self.play.lane == "values":
             self._values(row, member, batch, alone)
             return
@@ -286,13 +287,14 @@ class Judge:
                     ),
                 )
 
-    def _width(self) -> None:
+    def _width(self, held: Sequence[tuple[Mapping[str, Array], Mapping[str, Array]]]) -> None:
         play = self.play
-        if play.batch is None:
+        if not held:
             return
-        batch = int(play.batch.read(0)["width"])
-        alone = max(int(member.alone.read(0)["width"]) for member in play.order)
-        self._count("tail.width", None, batch, alone, max(m.promises.width for m in play.order))
+        alone = max(int(twin["width"]) for _, twin in held)
+        self._count(
+            "tail.width", None, int(held[0][0]["width"]), alone, max(m.promises.width for m in play.order)
+        )
         if len({m.promises.width for m in play.order}) > 1:
             self.trace.facts.add("narrow_row_beside_wide")
 

@@ -89,15 +89,21 @@ class Play:
         self.saved: dict[str, tuple[Path, list[Member], list[Path]]] = {}
         self.slots: Slots | None = subject.slots(self.setup, _KV_WIDTH) if fixture.kv_window else None
         self.at = -1
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.judge = Judge(self)
 
     def __enter__(self) -> Play:
-        self._folder = tempfile.TemporaryDirectory(prefix="rowproof-")
-        self.folder = Path(self._folder.name)
         return self
 
     def __exit__(self, *raised: object) -> None:
-        self._folder.cleanup()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def _file(self, name: str) -> Path:
+        """Where a snapshot goes; the folder is made for the first one and goes with the play."""
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="rowproof-")
+        return Path(self._folder.name, name)
 
     def run(self) -> Trace:
         """Play all steps. Exceptions of the subject end the play and are recorded, never raised."""
@@ -272,8 +278,7 @@ class Play:
             batch.advance(xs, counts)
             return
         watch = self.judge.before_call(before)
-        batch.advance(xs, counts)
-        self.judge.after_call(watch)
+        self.judge.after_call(watch, batch.advance_counting(xs, counts))
         for twin in self.twins.values():
             twin.advance(xs, counts)
 
@@ -432,9 +437,9 @@ class Play:
         self._attempt(step, lambda: self.subject.reconcile([park for _, park in coming]), follow)
 
     def _snapshot(self, name: str) -> None:
-        path = self.folder / f"{name}.batch"
+        path = self._file(f"{name}.batch")
         self._batch().snapshot(path)
-        alone = [self.folder / f"{name}.{row}" for row in range(len(self.order))]
+        alone = [self._file(f"{name}.{row}") for row in range(len(self.order))]
         for sequence, file in zip(self.order, alone, strict=True):
             sequence.alone.snapshot(file)
         self.saved[name] = path, [self._frozen(sequence) for sequence in self.order], alone

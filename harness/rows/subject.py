@@ -91,8 +91,8 @@ class Rows(Protocol):
     def pool_calls(self) -> int:
         """Calls of the compressor's pool so far, counted by the compressor that was injected."""
 
-    def comp_elements_written(self) -> int:
-        """Elements of comp that the last advance wrote, counted from outside."""
+    def advance_counting(self, xs: Array, n_new: Sequence[int]) -> int:
+        """advance, and return how many elements of comp it wrote, counted from outside."""
 
 
 class Slots(Protocol):
@@ -155,6 +155,8 @@ class Promises(Protocol):
     def rollback_refusal(self, n: int) -> str | None: ...
 
     def trim(self, new_base: int) -> None: ...
+
+    def trim_refusal(self, new_base: int, rows: int = 1) -> str | None: ...
 
     def restore(self, tokens: int, base: int) -> None: ...
 

@@ -38,18 +38,17 @@ class XsRollingRows:
 
     def __init__(self, cache: XsRolling, device: str) -> None:
         self.cache, self.device = cache, device
-        self._written = 0
 
     def _in(self, array: Array) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
     def advance(self, xs: Array, n_new: Sequence[int]) -> None:
+        self.cache.advance(self._in(xs), n_new)
+
+    def advance_counting(self, xs: Array, n_new: Sequence[int]) -> int:
         with CountWrites() as writes:
             self.cache.advance(self._in(xs), n_new)
-        self._written = writes.elements[address(self.cache.storage()["comp"])]
-
-    def comp_elements_written(self) -> int:
-        return self._written
+        return writes.elements[address(self.cache.storage()["comp"])]
 
     def rollback(self, row: int, n: int) -> None:
         self.cache.rollback(row, n)
