@@ -1,0 +1,20 @@
+"""reports/README.md describes the files that a run writes, and their parts, as they are."""
+
+import re
+
+from documents import ROOT
+
+from harness.mutation import evidence
+
+TEXT = (ROOT / "reports" / "README.md").read_text(encoding="utf-8")
+
+
+def test_it_lists_every_file_that_a_run_writes():
+    listed = re.findall(r"^\| `([\w.]+)` \|", TEXT, re.MULTILINE)
+    assert sorted(listed) == sorted([evidence.EVIDENCE, evidence.PARTIAL, evidence.RUN, evidence.MARKDOWN])
+
+
+def test_the_parts_it_names_are_parts_of_the_statement():
+    named = set(re.findall(r"`(subject|seal|predicate(?:\.\w+)?)`", TEXT))
+    body = evidence.statement({"file": "0"}, {})
+    assert {name.split(".")[0] for name in named} == set(body) - {"_type", "predicateType"}
