@@ -84,13 +84,14 @@ def dump(fixture: Fixture) -> str:
         value = getattr(fixture, key)
         if key not in ("name", "step") and value != Fixture.__dataclass_fields__[key].default:
             lines.append(f"{key} = {_toml(value)}")
+    lines.append("step = [")
     for step in fixture.step:
-        lines += ["", "[[step]]", f"do = {_toml(step.do)}"]
-        for key, spec in step.__dataclass_fields__.items():
-            value = getattr(step, key)
-            if key != "do" and value != spec.default:
-                lines.append(f"{key} = {_toml(value)}")
-    return "\n".join(lines) + "\n"
+        keys = ["do", *(key for key in step.__dataclass_fields__ if key != "do")]
+        given = [
+            key for key in keys if key == "do" or getattr(step, key) != step.__dataclass_fields__[key].default
+        ]
+        lines.append(f"    {{ {', '.join(f'{key} = {_toml(getattr(step, key))}' for key in given)} }},")
+    return "\n".join([*lines, "]"]) + "\n"
 
 
 def _toml(value: Any) -> str:
