@@ -504,6 +504,39 @@ def test_reconciling_nothing_does_nothing():
     reconcile_xs_bases([])
 
 
+# -- what is not the state's own ---------------------------------------------------------------------------
+
+
+@both_payloads
+@both_plans
+@pytest.mark.parametrize("always_ragged", [False, True])
+@pytest.mark.parametrize("fails", ["project", "pool"])
+def test_a_step_whose_compressor_fails_changes_no_byte(retain, plan, always_ragged, fails, monkeypatch):
+    cache = at(39, 39, retain=retain, plan=plan, always_ragged=always_ragged)
+    cache.fill_dead(POISON)
+    before = memory(cache)
+
+    def fail(*arguments):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cache.compressor, fails, fail)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            cache.advance(ids(2, 9))
+    assert memory(cache) == before
+
+
+@both_payloads
+def test_what_lies_before_a_run_that_is_adopted_is_never_taken_over(retain):
+    donor = at(40, 22, retain=retain)
+    tail, comp = donor.tail(), donor.storage()["comp"][:, :10].clone()
+    tail[0, :2], comp[1, 5:] = POISON, POISON  # row 0 holds 20 of 22 columns, row 1 has 5 of 10 blocks
+    adopted = donor.adopt(comp, tail, [40, 22], [20, 0])
+    assert not (adopted.tail() == POISON).any()
+    adopted.advance(ids(2, 9, 700))
+    assert not any((adopted.comp(row) == POISON).any() for row in range(2))
+
+
 # -- memory of one's own ----------------------------------------------------------------------------------
 
 
