@@ -22,7 +22,7 @@ from reference_impl.promises import Promises
 from torch_impl.geometry import Geometry
 from torch_impl.refusals import Refusal
 from torch_impl.snapshot import restore, snapshot
-from torch_impl.xs_rolling import XsRolling
+from torch_impl.xs_rolling import XsRolling, reconcile_xs_bases
 
 GEOMETRIES = [(r, s, m) for r in (1, 2, 3, 4, 5, 7) for s in (1, 2) for m in (0, 1, r, 16, 40)]
 OPERATIONS = ["advance"] * 6 + [
@@ -64,9 +64,8 @@ class Schedule:
     def run(self, steps: int) -> None:
         for _ in range(steps):
             getattr(self, self.choose.choice(OPERATIONS))()
-            for cache in [self.batch]:
-                cache.check_invariants()
-                cache.fill_dead(POISON)
+            self.batch.check_invariants()
+            self.batch.fill_dead(POISON)
             self.compare()
 
     def length(self) -> int:
@@ -92,7 +91,7 @@ class Schedule:
         row = self.choose.randrange(len(self.rows))
         n = self.choose.randint(0, min(self.margin + 2 * self.ratio, len(self.rows[row].events) + 1))
         self.said.append(f"rollback row {row} by {n}")
-        right = self.rows[row].promises.rollback_refusal(n)
+        right = self.rollback_refusal(self.rows[row], n)
         if right is not None:
             with pytest.raises(Refusal) as refused:
                 self.batch.rollback(row, n)
@@ -100,6 +99,9 @@ class Schedule:
             return
         self.batch.rollback(row, n)
         self.take_back(row, n)
+
+    def rollback_refusal(self, row: Row, n: int) -> str | None:
+        return row.promises.rollback_refusal(n)
 
     def take_back(self, row: int, n: int) -> None:
         self.rows[row].promises.rollback(n)
@@ -131,17 +133,20 @@ class Schedule:
         """A row joins whose state was built elsewhere, wider than a row would have kept itself."""
         if len(self.rows) > 4:
             return
-        tokens = self.choose.randint(0, 5 * self.ratio + self.margin)
+        adopted, row = self.built_elsewhere(self.choose.randint(0, 5 * self.ratio + self.margin))
+        self.batch = XsRolling.assemble([self.batch, adopted])
+        self.rows.append(row)
+
+    def built_elsewhere(self, tokens: int) -> tuple[XsRolling, Row]:
         row = Row(Promises(self.ratio, self.span, self.margin), [next(self.events) for _ in range(tokens)])
         base = self.choose.randint(0, row.promises.need(tokens) // self.ratio) * self.ratio
         row.promises.restore(tokens, base)
         self.said.append(f"adopt {base}..{tokens}")
-        width = self.empty(1)._ring.shape[2]
+        width = self.batch.storage()["ring"].shape[2]
         tail = torch.tensor(row.events[base:], dtype=torch.int64).view(1, -1, 1).expand(1, -1, width)
         comp = torch.tensor([self.block(row, j) for j in range(tokens // self.ratio)], dtype=torch.int64)
-        adopted = self.empty(1).adopt(comp.view(1, -1, self.span * self.ratio + 1), tail, [tokens], [base])
-        self.batch = XsRolling.assemble([self.batch, adopted])
-        self.rows.append(row)
+        comp = comp.view(1, -1, self.span * self.ratio + 1)
+        return self.empty(1).adopt(comp, tail, [tokens], [base]), row
 
     def restore(self) -> None:
         self.said.append("snapshot, restore")
@@ -201,7 +206,73 @@ class Schedule:
             assert self.batch.comp(k).tolist() == blocks, (told, k)
             for n in range(self.margin + 2 * self.ratio + 1):
                 refusal = self.batch.rollback_refusal(k, n)
-                assert (refusal and refusal.kind) == row.promises.rollback_refusal(n), (told, k, n)
+                assert (refusal and refusal.kind) == self.rollback_refusal(row, n), (told, k, n)
+
+
+class ScalarSchedule(Schedule):
+    """The world with per-row state off: rows are equal or the operation is refused."""
+
+    def __init__(self, seed: int, geometry: tuple[int, int, int], folder, **settings) -> None:
+        super().__init__(seed, geometry, folder, per_row_state=False, **settings)
+
+    def advance(self, counts: list[int] | None = None) -> None:
+        counts = counts or [self.length()] * len(self.rows)
+        uneven = [n + self.choose.randint(0, 1) for n in counts]
+        if len(set(uneven)) > 1:
+            self.refused(
+                "advance-ragged", lambda: self.batch.advance(torch.ones(len(uneven), 99, 1).long(), uneven)
+            )
+        super().advance(counts)
+
+    def rollback_refusal(self, row: Row, n: int) -> str | None:
+        together = n == 0 or len(self.rows) == 1
+        return row.promises.rollback_refusal(n) or (None if together else "rollback-ragged")
+
+    def verify(self) -> None:
+        width = self.choose.randint(0, self.margin)
+        self.advance([width] * len(self.rows))
+        dropped = [self.choose.randint(0, width) for _ in self.rows]
+        if len(set(dropped)) > 1:
+            self.refused("rollback-ragged", lambda: self.batch.rollback_rows(dropped))
+        self.said.append(f"drop {dropped[0]} each")
+        self.batch.rollback_rows(dropped[:1] * len(dropped))
+        for row in range(len(self.rows)):
+            self.take_back(row, dropped[0])
+
+    def adopt(self) -> None:
+        """A row joins that stands at the same token, or not; its tail is as wide, or made so, or refused."""
+        if len(self.rows) > 4:
+            return
+        mine = self.rows[0].promises
+        adopted, row = self.built_elsewhere(mine.tokens + self.choose.choice([0, 0, 0, 1]))
+        parts = [self.batch.split_row(k) for k in range(len(self.rows))] + [adopted]
+        all_rows = [*self.rows, row]
+        if self.choose.random() < 0.7:
+            target = max(each.promises.base for each in all_rows)
+            if any(each.promises.trim_refusal(target) for each in all_rows):
+                self.refused("trim-above-need", lambda: reconcile_xs_bases(parts))
+            else:
+                reconcile_xs_bases(parts)
+                for each in all_rows:
+                    each.promises.trim(target)
+                self.said.append(f"reconcile to {target}")
+                self.batch, self.rows = XsRolling.assemble(parts[:-1]), all_rows[:-1]
+        if len({(each.promises.tokens, each.promises.base) for each in all_rows}) > 1:
+            self.refused("assemble-ragged", lambda: XsRolling.assemble(parts))
+        else:
+            self.batch, self.rows = XsRolling.assemble(parts), all_rows
+            self.said.append("assemble")
+
+    def trim(self) -> None:
+        if len(self.rows) == 1:
+            super().trim()
+        else:
+            self.refused("trim-multi-row", lambda: self.batch.trim_tail_to(self.rows[0].promises.base))
+
+    def refused(self, kind: str, act) -> None:
+        with pytest.raises(Refusal) as refused:
+            act()
+        assert refused.value.kind == kind, "; ".join(self.said)
 
 
 @pytest.mark.parametrize("plan", ["gathered", "grouped"])
@@ -211,3 +282,9 @@ def test_no_random_schedule_tells_a_batch_from_its_model(retain, plan, tmp_path)
         for ragged in (False, True):
             schedule = Schedule(seed, geometry, tmp_path, retain=retain, plan=plan, always_ragged=ragged)
             schedule.run(steps=10)
+
+
+@pytest.mark.parametrize("retain", ["projected", "hidden"])
+def test_no_random_schedule_of_equal_rows_tells_a_scalar_batch_from_its_model(retain, tmp_path):
+    for seed, geometry in enumerate(GEOMETRIES):
+        ScalarSchedule(seed, geometry, tmp_path, retain=retain).run(steps=20)
