@@ -9,6 +9,7 @@ from .exit_codes import ExitCode
 
 COMMANDS = {
     "identity": "is every row of a batch itself? plays the fixtures",
+    "search": "is there a history that breaks a row? random schedules; a failure becomes a fixture",
     "mutate": "does every listed fault die by its named checks? runs the catalogue",
     "gate": "does the evidence of the last run hold for the tree as it is now?",
 }

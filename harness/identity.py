@@ -96,7 +96,7 @@ def _check_device(device: str) -> None:
         raise _usage(f"--device {device} cannot be used here: {str(error).splitlines()[0]}") from None
 
 
-def main(
+def identity(
     fixture: Annotated[list[str] | None, typer.Option(help="Play this fixture only (repeatable).")] = None,
     row: Annotated[int | None, typer.Option(help="Show mismatches of this batch row only.")] = None,
     until: Annotated[int | None, typer.Option(help="Stop after this step.", min=0)] = None,
@@ -126,7 +126,10 @@ def main(
         if not as_json:
             _print_line(result)
     partial = until is not None or bool(fixture)
-    verdicts = _Summary(played, row, whole=until is None)
+    arguments = (f" --fixtures {fixtures}" if fixtures else "") + (
+        f" --subject {subject}" if subject != SUBJECT else ""
+    )
+    verdicts = _Summary(played, row, whole=until is None, arguments=arguments)
     if as_json:
         print(json.dumps(verdicts.as_json(), indent=2, sort_keys=True))
     else:
@@ -168,6 +171,7 @@ class _Summary:
     played: list[Result]
     row: int | None
     whole: bool
+    arguments: str
 
     def _asked(self) -> list[tuple[Result, str, str]]:
         """Every (fixture, check) that was asked, with its outcome. A play cut short has no facts to answer for."""
@@ -187,7 +191,7 @@ class _Summary:
             for lane, trace in result.traces:
                 for check in checks_of(result.fixture):
                     if (check in VALUES_LANE) == (lane == "values"):
-                        messages += [trace.message(m) for m in trace.of(check, self.row)]
+                        messages += [trace.message(m, self.arguments) for m in trace.of(check, self.row)]
         return messages
 
     def print(self, partial: bool) -> None:
@@ -240,5 +244,10 @@ class _Summary:
         }
 
 
+def main() -> None:
+    """Entry point of `python -m harness.identity` and `rowproof identity`."""
+    typer.run(identity)
+
+
 if __name__ == "__main__":
-    typer.run(main)
+    main()

@@ -36,6 +36,7 @@ FACTS = {
     "batch_shrinks_while_ragged": "rows leave a batch whose rows differ",
     "batch_shrinks_while_uniform": "rows leave a batch whose rows are equal",
     "batch_grows_while_uniform": "rows are added to a batch whose rows are equal",
+    "batch_grows_while_ragged": "rows are added to a batch whose rows differ",
     "rows_reordered": "surviving rows change their order",
     "row_repeated": "a row is selected twice and both copies go on",
     "split_and_assembled": "rows leave as caches of their own and come together again",

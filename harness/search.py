@@ -1,0 +1,43 @@
+"""`python -m harness.search`: random schedules, until one breaks row identity; it is shrunk and becomes a fixture."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.exit_codes import ExitCode
+from harness.rows.defaults import ORACLE, SUBJECT
+from harness.rows.search import search
+from harness.rows.subject import load
+
+
+def find(
+    examples: Annotated[int, typer.Option(help="How many histories to play at most.", min=1)] = 1000,
+    seed: Annotated[int, typer.Option(help="The same seed plays the same histories.", min=0)] = 0,
+    folder: Annotated[Path, typer.Option(help="Where a failure is written.")] = Path("reports/found"),
+    subject: Annotated[str, typer.Option(help="package.module:name of the implementation.")] = SUBJECT,
+) -> None:
+    """Play random schedules. The first that breaks row identity is shrunk and written as a fixture."""
+    try:
+        implementation, oracle = load(subject), load(ORACLE)
+    except ValueError as error:
+        print(f"rowproof search: {error}", file=sys.stderr)
+        raise typer.Exit(ExitCode.USAGE) from None
+    arguments = f" --subject {subject}" if subject != SUBJECT else ""
+    found = search(implementation, oracle, folder, examples=examples, seed=seed, arguments=arguments)
+    if found is not None:
+        print(found.message)
+        raise typer.Exit(ExitCode.FINDING)
+    print(f"{examples} histories at seed {seed}: every row was itself")
+
+
+def main() -> None:
+    """Entry point of `python -m harness.search` and `rowproof search`."""
+    typer.run(find)
+
+
+if __name__ == "__main__":
+    main()
