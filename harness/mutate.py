@@ -1,11 +1,17 @@
 """`python -m harness.mutate`: run the catalogue and report; parse, call, print, exit code.
 
---report            run the whole catalogue and report (also what no flag at all does)
---check             only read and check the catalogue (at most a second, imports no project code)
---only ID           judge these entries only; writes reports/partial.json, never the evidence
---theme NAME        judge these themes only; likewise
---report-only       print the last evidence again; runs nothing
--j N                judgements at a time (default: the machine's cores)
+Flags of a run; with none of them the whole catalogue is run:
+
+    --report            run the whole catalogue and report
+    --check             only read and check the catalogue (at most a second, imports no project code)
+    --only ID           judge these entries only; writes reports/partial.json, never the evidence
+    --theme NAME        judge these themes only; likewise
+    --report-only       print the last evidence again; runs nothing
+    --resume            go on with a run that was killed: its kills count if no input has changed
+    -j N                judgements at a time (default: the machine's cores)
+
+Sub-commands: `list` (all entries with their last verdicts), `show ID` (one entry as a diff), and
+`add FILE` (the uncommitted edit of one file becomes an entry, and the file is put back).
 """
 
 from __future__ import annotations
@@ -14,16 +20,20 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from .exit_codes import ExitCode
 from .mutation import catalogue as catalogue_file
-from .mutation.errors import InputRefused, InstrumentBroken
-from .mutation.settings import load_settings
+from .mutation.errors import InputRefused, InstrumentBroken, did_you_mean
+from .mutation.settings import Settings, load_settings
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=False)
+Ids = Annotated[list[str] | None, typer.Option("--only", metavar="ID", help="Judge these entries only.")]
+Themes = Annotated[list[str] | None, typer.Option("--theme", metavar="NAME", help="Judge these themes only.")]
+Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="Judgements at a time.")]
+CORES = os.cpu_count() or 1
 
 
 @app.callback(invoke_without_command=True)
@@ -31,15 +41,11 @@ def mutate(
     context: typer.Context,
     report: Annotated[bool, typer.Option("--report", help="Run the whole catalogue and report.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only check the catalogue.")] = False,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="ID", help="Judge these entries only.")
-    ] = None,
-    theme: Annotated[list[str] | None, typer.Option("--theme", help="Judge these themes only.")] = None,
-    report_only: Annotated[
-        bool, typer.Option("--report-only", help="Print the last evidence again.")
-    ] = False,
-    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Judgements at a time.")] = os.cpu_count()
-    or 1,
+    only: Ids = None,
+    theme: Themes = None,
+    report_only: Annotated[bool, typer.Option("--report-only", help="Print the last evidence.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was killed.")] = False,
+    jobs: Jobs = CORES,
 ) -> None:
     """Judge every fault of the catalogue by its named checks."""
     if context.invoked_subcommand is not None:
@@ -51,7 +57,53 @@ def mutate(
     elif report_only:
         leave(_report_only())
     else:
-        leave(_run(tuple(only or ()), tuple(theme or ()), jobs))
+        leave(_run(tuple(only or ()), tuple(theme or ()), jobs, resume))
+
+
+@app.command("list")
+def list_entries() -> None:
+    """Print every entry with its theme, expectation and last verdict."""
+    from .report import entries
+
+    root, settings, found = _valid()
+    for line in entries.listing(found.mutants, _last_records(root, settings)):
+        typer.echo(line)
+
+
+@app.command()
+def show(name: Annotated[str, typer.Argument(metavar="ID")]) -> None:
+    """Print one entry as a diff, with its last outcome and killers."""
+    from .report import entries
+
+    root, settings, found = _valid()
+    mutant = found.by_id().get(name)
+    if mutant is None:
+        raise InputRefused([f"there is no mutant '{name}'{did_you_mean(name, found.by_id())}"])
+    for line in entries.shown(root, mutant, _last_records(root, settings).get(name)):
+        typer.echo(line)
+
+
+@app.command()
+def add(
+    file: Annotated[str, typer.Argument(help="The file with the uncommitted edit.")],
+    name: Annotated[str, typer.Option("--id", help="The entry's id, in kebab-case.")],
+    theme: Annotated[str, typer.Option(help="The catalogue file to append to.")],
+    because: Annotated[str, typer.Option(help="One sentence: what would go wrong for a user.")],
+    origin: Annotated[str, typer.Option(help="Where the fault was seen.")] = "own",
+    tests: Annotated[list[str] | None, typer.Option(help="Where to look for killers.")] = None,
+    jobs: Jobs = CORES,
+) -> None:
+    """Turn the uncommitted edit of one file into an entry, run it once, and put the file back."""
+    from .mutation import adding
+
+    root = Path.cwd()
+    settings = load_settings(root)
+    # The edit may sit on other entries' anchors, so only the ids of the catalogue matter here.
+    if name in catalogue_file.load(root, settings).ids or not catalogue_file.ID_FORM.match(name):
+        raise InputRefused([f"--id {name}: should be a new id in kebab-case"])
+    wanted = adding.Wanted(file, name, theme, because, origin, tuple(tests or settings.tests))
+    for line in adding.add(root, settings, wanted, jobs):
+        typer.echo(line)
 
 
 def leave(code: ExitCode) -> None:
@@ -65,6 +117,26 @@ def say(lines: tuple[str, ...] | list[str]) -> None:
         typer.echo(line, err=True)
 
 
+def _valid() -> tuple[Path, Settings, catalogue_file.Catalogue]:
+    """The project in the current folder; raises InputRefused with every problem of its catalogue."""
+    root = Path.cwd()
+    settings = load_settings(root)
+    found = catalogue_file.load(root, settings)
+    if found.problems:
+        raise InputRefused(found.problems)
+    return root, settings, found
+
+
+def _last_records(root: Path, settings: Settings) -> dict[str, Any]:
+    from .mutation import evidence
+
+    try:
+        data = evidence.load(root / settings.reports / evidence.EVIDENCE, evidence.EVIDENCE)
+    except evidence.EvidenceLost:
+        return {}
+    return {record["id"]: record for record in data["predicate"]["mutants"]}
+
+
 def _check() -> ExitCode:
     root = Path.cwd()
     found = catalogue_file.load(root, load_settings(root))
@@ -74,17 +146,13 @@ def _check() -> ExitCode:
     return ExitCode.USAGE if found.problems else ExitCode.OK
 
 
-def _run(only: tuple[str, ...], themes: tuple[str, ...], jobs: int) -> ExitCode:
+def _run(only: tuple[str, ...], themes: tuple[str, ...], jobs: int, resume: bool) -> ExitCode:
     from .mutation import evidence, run
     from .mutation.decide import exit_code
     from .report import console, markdown
 
-    root = Path.cwd()
-    settings = load_settings(root)
-    found = catalogue_file.load(root, settings)
-    if found.problems:
-        raise InputRefused(found.problems)
-    outcome = run.execute(root, settings, found, run.Selection(only, themes), jobs, _progress())
+    root, settings, found = _valid()
+    outcome = run.execute(root, settings, found, run.Selection(only, themes), jobs, _progress(), resume)
     predicate = outcome.predicate
     text = markdown.markdown(predicate, outcome.notes, outcome.findings)
     evidence.write_atomically(root / settings.reports / evidence.MARKDOWN, text.encode())
@@ -143,6 +211,13 @@ def guarded(command: typer.Typer, name: str) -> None:
     except KeyboardInterrupt:
         say(["interrupted; nothing of this run was written as evidence"])
         sys.exit(int(ExitCode.INTERRUPTED))
+    except OSError as error:
+        say(
+            [
+                f"{error.filename or 'the reports'}: {error.strerror}; nothing of this run was written as evidence"
+            ]
+        )
+        sys.exit(int(ExitCode.INSTRUMENT))
     except Exception as error:  # noqa: BLE001 - the last resort has an exit code of its own
         import traceback
 

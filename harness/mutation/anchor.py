@@ -43,7 +43,7 @@ def parse(text: str) -> ast.Module:
 
 def definitions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, _Definition]]:
     """Yield (qualified name, node) of every class and function in the tree."""
-    for node in ast.iter_child_nodes(tree):
+    for node in _statements(tree):
         if isinstance(node, _Definition):
             name = prefix + node.name
             yield name, node
@@ -53,19 +53,35 @@ def definitions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, _Definit
             yield from definitions(node, prefix)
 
 
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    # Definitions are statements, so expressions need no visit; they are most of a tree.
+    for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inner = getattr(node, block, ())
+        if isinstance(inner, list):
+            yield from inner
+
+
 def first_line(node: _Definition) -> int:
     """The first line of a definition, its decorators included."""
     return min([node.lineno, *(d.lineno for d in node.decorator_list)])
 
 
+@lru_cache(maxsize=64)
+def _table(text: str) -> tuple[tuple[str, bool, int, int], ...]:
+    """(qualified name, is a function, first offset, end offset) of every definition, outer ones first."""
+    starts = _line_starts(text)
+    return tuple(
+        (name, not isinstance(n, ast.ClassDef), starts[first_line(n) - 1], starts[n.end_lineno or n.lineno])
+        for name, n in definitions(parse(text))
+    )
+
+
 def _spans(text: str, scope: str) -> list[tuple[int, int]]:
     if scope == MODULE:
         return [(0, len(text))]
-    known = list(definitions(parse(text)))
-    starts = _line_starts(text)
-    spans = [(starts[first_line(n) - 1], starts[n.end_lineno or n.lineno]) for q, n in known if q == scope]
+    spans = [(low, high) for name, _, low, high in _table(text) if name == scope]
     if not spans:
-        near = did_you_mean(scope, [q for q, _ in known])
+        near = did_you_mean(scope, [name for name, *_ in _table(text)])
         raise AnchorLost(f"there is no definition '{scope}'{near}")
     return spans
 
@@ -125,8 +141,13 @@ def sources(root: Path, edits: Sequence[Edit]) -> dict[str, tuple[str, str]]:
     return result
 
 
-@lru_cache(maxsize=256)
 def _read(path: Path) -> str:
+    stat = path.stat()
+    return _read_version(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=256)
+def _read_version(path: Path, modified_ns: int, size: int) -> str:
     # newline="" keeps the bytes' own line ends, so that the mutated text differs in the edit only.
     with path.open(encoding="utf-8", newline="") as handle:
         return handle.read()
@@ -145,7 +166,10 @@ def check_edits(root: Path, roots: Sequence[str], edits: Sequence[Edit], where: 
         changed = sources(root, edits)
     except AnchorLost as error:
         return [f"{where}: {error}"]
-    return [p for file, pair in changed.items() for p in _check_syntax(file, *pair, where)]
+    placed = {file: [edit for edit in edits if edit.file == file] for file in changed}
+    return [
+        p for file, (old, new) in changed.items() for p in _check_syntax(file, old, new, placed[file], where)
+    ]
 
 
 def _check_path(root: Path, roots: Sequence[str], file: str, where: str) -> list[str]:
@@ -173,16 +197,40 @@ def _check_anchor(root: Path, edit: Edit, where: str) -> list[str]:
     return []
 
 
-def _check_syntax(file: str, original: str, mutated: str, where: str) -> list[str]:
-    try:
-        tree = parse(mutated)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            # Compiling finds what parsing does not: a return outside a function, a repeated argument.
-            compile(mutated, file, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", "?")
-        return [f"{where}: {file}: the mutated text has a syntax error in line {line}: {error}"]
-    if ast.dump(tree) == ast.dump(parse(original)):
-        return [f"{where}: {file}: the syntax tree is unchanged (comment, spacing); nothing would be tested"]
-    return []
+def _check_syntax(file: str, original: str, mutated: str, edits: Sequence[Edit], where: str) -> list[str]:
+    """Only the function around the edit is compiled where that suffices: --check must stay fast."""
+    for old, new in (*_around(original, mutated, edits), (original, mutated)):
+        try:
+            same = ast.dump(_compiled(old)) == ast.dump(_compiled(new))
+        except (SyntaxError, ValueError) as error:
+            # Cut out of its place, the function proves nothing wrong; the whole file does.
+            problem = f"line {getattr(error, 'lineno', '?')}: {error}"
+            continue
+        if same:
+            unchanged = "the syntax tree is unchanged (comment, spacing); nothing would be tested"
+            return [f"{where}: {file}: {unchanged}"]
+        return []
+    return [f"{where}: {file}: the mutated text has a syntax error in {problem}"]
+
+
+def _around(original: str, mutated: str, edits: Sequence[Edit]) -> Iterator[tuple[str, str]]:
+    """The outermost function that holds a single edit, before and after it."""
+    if len(edits) != 1:
+        return
+    at = locate(original, edits[0])
+    end, grown = at + len(edits[0].find), len(mutated) - len(original)
+    for _, is_function, low, high in _table(original):
+        if is_function and low <= at and end <= high:
+            yield f"if 1:\n{original[low:high]}", f"if 1:\n{mutated[low : high + grown]}"
+            return
+
+
+def _compiled(text: str) -> ast.Module:
+    """Parse and compile, which finds more: a return outside a function, a repeated argument."""
+    if text.startswith("if 1:\n") and not text.startswith("if 1:\n "):
+        text = text.removeprefix("if 1:\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(text)
+        compile(text, "<mutant>", "exec", dont_inherit=True)
+    return tree

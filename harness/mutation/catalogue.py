@@ -17,7 +17,7 @@ from .edge import read_table, read_toml
 from .errors import did_you_mean
 from .settings import Settings
 
-_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
+ID_FORM = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+\Z")
 KILLERS_MAX = 3
 
@@ -90,6 +90,7 @@ class Catalogue:
     mutants: list[Mutant] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     files: int = 0
+    ids: set[str] = field(default_factory=set)
 
     def by_id(self) -> dict[str, Mutant]:
         """Entries by id."""
@@ -134,6 +135,7 @@ def _load_file(root: Path, settings: Settings, path: Path, seen: dict[str, str],
         if table.id in seen:
             result.problems.append(f"{where}: the id is already used in {seen[table.id]}; ids are unique")
         seen[table.id] = shown
+        result.ids.add(table.id)
         mutant, problems = _resolve(table, path.stem, where)
         problems += _check_form(root, table, where)
         if mutant is not None and not problems:
@@ -162,7 +164,7 @@ def _resolve(table: MutantTable, theme: str, where: str) -> tuple[Mutant | None,
 
 def _check_form(root: Path, table: MutantTable, where: str) -> list[str]:
     problems = []
-    if not _ID.match(table.id):
+    if not ID_FORM.match(table.id):
         problems.append(f"{where}: the id should be kebab-case (lower-case letters, digits, hyphens)")
     for key in ("because", "origin"):
         if not getattr(table, key).strip():

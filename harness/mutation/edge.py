@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,14 +29,25 @@ def read_toml(path: Path, shown: str) -> tuple[dict[str, Any], list[str]]:
 
 def read_table(kind: type[T], table: object, where: str) -> tuple[T | None, list[str]]:
     """Validate one table against a dataclass; returns (value or None, all problems)."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     if not isinstance(table, Mapping):
         return None, [f"{where}: should be a table, is {table!r}"]
     try:
-        return TypeAdapter(kind).validate_python(dict(table)), []
+        return _validate(kind, table), []
     except ValidationError as error:
         return None, [_sentence(kind, dict(item), where) for item in error.errors()]
+
+
+def _validate(kind: Any, table: Mapping[Any, Any]) -> Any:
+    return _adapter(kind).validate_python(dict(table))
+
+
+@lru_cache(maxsize=32)
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def _sentence(kind: type[Any], error: dict[str, Any], where: str) -> str:

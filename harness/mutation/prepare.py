@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from .anchor import MODULE, sources
 from .catalogue import Mutant
 from .codetree import Plan, compile_source, make_plan, watched
+from .errors import InputRefused
 from .serving import digest
 from .settings import Limits
 
@@ -42,7 +45,7 @@ def make_fault(changed: Mapping[str, tuple[str, str]]) -> Fault:
     plans: dict[str, Plan] = {}
     watch = {}
     for file, (original, mutated) in changed.items():
-        old, new = compile_source(original, file), compile_source(mutated, file)
+        old, new = _code(original, file), _code(mutated, file)
         plans[file] = make_plan(old, new)
         watch[file] = watched(original, mutated, old, new)
     reasons = [plan.why_reimport for plan in plans.values() if plan.why_reimport]
@@ -54,6 +57,14 @@ def make_fault(changed: Mapping[str, tuple[str, str]]) -> Fault:
         trace_import=bool(reasons),
         functions=tuple((file, name) for file, plan in plans.items() for name in _functions(plan)),
     )
+
+
+@lru_cache(maxsize=512)
+def _code(text: str, file: str) -> CodeType:
+    try:
+        return compile_source(text, file)
+    except SyntaxError as error:
+        raise InputRefused([f"{file}: a mutated text has a syntax error: {error}"]) from error
 
 
 def _functions(plan: Plan) -> list[str]:

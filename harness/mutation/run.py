@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import controls, decide, evidence
+from . import controls, decide, evidence, journal
 from .campaign import Campaign, passed
 from .catalogue import Catalogue, Mutant
 from .errors import InputRefused, InstrumentBroken, did_you_mean
@@ -80,13 +80,21 @@ def execute(
     selection: Selection,
     jobs: int,
     tell: Callable[[str], None] = lambda text: None,
+    resume: bool = False,
 ) -> Outcome:
     """Run the catalogue and write the results; raises InputRefused or InstrumentBroken."""
     chosen = selection.pick(catalogue)
     begun = time.time()
     with locked(root, settings):
         before = tree_digests(root, settings)
-        predicate, notes = _judge_all(root, settings, catalogue, chosen, jobs, tell)
+        inputs = journal.inputs_digest(before, versions(), settings.effective())
+        log = journal.Journal(root / settings.reports / journal.NAME, inputs, resume)
+        finished = False
+        try:
+            predicate, notes = _judge_all(root, settings, catalogue, chosen, jobs, tell, log)
+            finished = True
+        finally:
+            log.close(finished)
         predicate["tree_unchanged"] = tree_digests(root, settings) == before
         predicate["complete"] = not selection.partial
         if selection.partial:
@@ -154,6 +162,7 @@ def _judge_all(
     chosen: Sequence[Mutant],
     jobs: int,
     tell: Callable[[str], None],
+    log: journal.Journal,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     predicate: dict[str, Any] = {
         "versions": versions(),
@@ -170,17 +179,22 @@ def _judge_all(
         campaign = Campaign(root, settings, servers, jobs, tell)
         greens = _get_ready(campaign, chosen)
         predicate["swap_refused"] = servers.swap_refused
-        _campaign(campaign, chosen, greens, predicate)
+        _campaign(campaign, chosen, greens, predicate, log)
     notes = {
         "messages": campaign.messages,
         "seconds_by_test": campaign.seconds,
         "judgements": campaign.judged,
+        "resumed": sorted(log.kept),
     }
     return predicate, notes
 
 
 def _campaign(
-    campaign: Campaign, chosen: Sequence[Mutant], greens: Mapping[str, list[str]], predicate: dict[str, Any]
+    campaign: Campaign,
+    chosen: Sequence[Mutant],
+    greens: Mapping[str, list[str]],
+    predicate: dict[str, Any],
+    log: journal.Journal,
 ) -> None:
     killers = list(dict.fromkeys(test for mutant in chosen for test in mutant.killed_by))
     others = list(dict.fromkeys(test for mutant in chosen for test in greens[mutant.id]))
@@ -191,12 +205,34 @@ def _campaign(
     found = controls.places(campaign, chosen)
     campaign.tell(f"traps: {len(found.functions)} functions")
     traps = controls.set_traps(campaign, found)
-    records = campaign.each(lambda mutant: campaign.judge(mutant, greens[mutant.id]), chosen)
+    records = campaign.each(lambda mutant: _settled(campaign, mutant, greens[mutant.id], log), chosen)
     predicate["mutants"] = sorted(records, key=lambda record: str(record["id"]))
     campaign.tell("controls")
     predicate["controls"] = traps + controls.run_controls(campaign, found, predicate["mutants"])
     campaign.tell("baseline again")
-    predicate["baseline"]["after"] = campaign.baseline(killers, others, "reimport")
+    predicate["baseline"]["after"] = _baseline_after(campaign, killers, others)
+
+
+def _baseline_after(campaign: Campaign, killers: Sequence[str], others: Sequence[str]) -> dict[str, Any]:
+    """By swap where that works, which is cheaper; reimport is the reference for whatever is not green there."""
+    if campaign.servers.swap_refused:
+        return campaign.baseline(killers, others, "reimport")
+    found = campaign.baseline(killers, [], "swap")
+    red = [test for test, seen in found.items() if not passed(seen)]
+    return found | campaign.baseline(red, others, "reimport")
+
+
+def _settled(
+    campaign: Campaign, mutant: Mutant, green: Sequence[str], log: journal.Journal
+) -> dict[str, Any]:
+    """An entry's record: kept from a killed run with equal inputs, or judged now and journalled."""
+    if mutant.id in log.kept:
+        kept = log.kept[mutant.id]
+        campaign.messages[mutant.id] = kept["messages"]
+        return dict(kept["record"])
+    record = campaign.judge(mutant, green)
+    log.add(record, campaign.messages.get(mutant.id, {}))
+    return record
 
 
 def _get_ready(campaign: Campaign, chosen: Sequence[Mutant]) -> dict[str, list[str]]:

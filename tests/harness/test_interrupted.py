@@ -33,7 +33,11 @@ def running_in(root: Path) -> set[int]:
     found = set()
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and (entry / "cwd").resolve() == root.resolve():
+            if (
+                entry.name.isdigit()
+                and int(entry.name) != os.getpid()
+                and (entry / "cwd").resolve() == root.resolve()
+            ):
                 found.add(int(entry.name))
         except OSError:
             continue

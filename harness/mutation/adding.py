@@ -1,0 +1,188 @@
+"""`mutate add`: an uncommitted edit of one file becomes a catalogue entry, and the file is put back.
+
+The edit is written to reports/ as a patch before anything else happens, and the entry must rebuild
+the edited text exactly before the file is touched: an edit of a person is never lost.
+"""
+
+from __future__ import annotations
+
+import difflib
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import anchor, prepare
+from .anchor import AnchorLost, Edit
+from .campaign import Campaign, batches
+from .catalogue import KILLERS_MAX
+from .errors import InputRefused, InstrumentBroken
+from .evidence import write_atomically
+from .observe import observations
+from .prepare import Fault
+from .run import locked
+from .servers import Servers
+from .settings import Settings
+from .verdict import Reading, read
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user gave on the command line."""
+
+    file: str
+    id: str
+    theme: str
+    because: str
+    origin: str
+    tests: tuple[str, ...]
+
+
+def add(root: Path, settings: Settings, wanted: Wanted, jobs: int) -> Iterator[str]:
+    """Do it all; yields what to print. Raises InputRefused before anything is changed."""
+    original, edited = _committed(root, wanted.file), _read(root / wanted.file)
+    if original == edited:
+        raise InputRefused([f"{wanted.file} has no uncommitted edit; make the fault in the file first"])
+    edit = smallest_edit(wanted.file, original, edited)
+    patch = root / settings.reports / f"{wanted.id}.patch"
+    lines = difflib.unified_diff(
+        original.splitlines(True), edited.splitlines(True), f"a/{wanted.file}", f"b/{wanted.file}"
+    )
+    write_atomically(patch, "".join(lines).encode())
+    with locked(root, settings):
+        write_atomically(root / wanted.file, original.encode())
+        yield f"{wanted.file} is put back; the edit is kept in {patch.relative_to(root)}"
+        killers = _killers(root, settings, edit, original, edited, wanted.tests, jobs)
+    target = root / settings.catalogue / f"{wanted.theme}.toml"
+    before = target.read_text() if target.exists() else ""
+    write_atomically(
+        target, (before.rstrip("\n") + "\n\n" if before else "").encode() + entry(wanted, edit, killers)
+    )
+    yield f"{wanted.id} is appended to {target.relative_to(root)}, killed by {len(killers)} tests"
+    yield from killers
+    if not killers:
+        yield "no test dies by an assertion: write the check first, then fill in killed_by"
+
+
+def _committed(root: Path, file: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(root), "show", f"HEAD:./{file}"], capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        raise InputRefused(
+            [f"git has no committed version of '{file}'; commit it before planting a fault in it"]
+        )
+    return done.stdout.decode()
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", newline="") as handle:
+            return handle.read()
+    except OSError as error:
+        raise InputRefused([f"{path}: cannot be read: {error.strerror}"]) from None
+
+
+def smallest_edit(file: str, original: str, edited: str) -> Edit:
+    """The fewest whole lines that make a unique anchor and rebuild the edited text."""
+    old, new = original.splitlines(True), edited.splitlines(True)
+    head, tail = _common(old, new)
+    for more in range(len(old) + 1):
+        low, high = max(head - more, 0), min(len(old) - tail + more, len(old))
+        found = "".join(old[low:high])
+        replaced = "".join(new[low : len(new) - (len(old) - high)])
+        edit = Edit(file, _scope(original, low + 1, high), found, replaced)
+        try:
+            if found and anchor.apply_edits(original, [edit]) == edited:
+                return edit
+        except AnchorLost:
+            continue
+    raise InputRefused([f"{file}: the edit has no unique anchor, even as the whole file"])
+
+
+def _common(old: list[str], new: list[str]) -> tuple[int, int]:
+    head = 0
+    while head < min(len(old), len(new)) and old[head] == new[head]:
+        head += 1
+    tail = 0
+    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    return head, tail
+
+
+def _scope(text: str, first: int, last: int) -> str:
+    """The innermost definition that holds the lines, or the module."""
+    inside = [
+        (anchor.first_line(node), name)
+        for name, node in anchor.definitions(anchor.parse(text))
+        if anchor.first_line(node) <= first and last <= (node.end_lineno or 0)
+    ]
+    return max(inside)[1] if inside else anchor.MODULE
+
+
+def _killers(
+    root: Path, settings: Settings, edit: Edit, original: str, edited: str, tests: tuple[str, ...], jobs: int
+) -> list[str]:
+    """The first tests that really kill it: by an assertion, alone, twice."""
+    fault = prepare.make_fault({edit.file: (original, edited)})
+    with Servers(root, settings, jobs) as servers:
+        campaign = Campaign(root, settings, servers, jobs)
+        learned = servers.list_tests(tests)
+        if learned["error"] or learned["collect_errors"]:
+            raise InstrumentBroken(
+                f"the tests cannot be collected: {learned['error'] or learned['collect_errors']}"
+            )
+        servers.preload(learned)
+        servers.fork(learned["items"], [edit.file])
+        killers: list[str] = []
+        for batch in batches(learned["items"]):
+            seen = _once(campaign, fault, batch)
+            suspects = [
+                test for test in batch if read(seen[test], fault.sources).reading is not Reading.PASSED
+            ]
+            killers += [test for test in suspects if _kills(campaign, fault, test)]
+            if len(killers) >= KILLERS_MAX:
+                break
+    return killers[:KILLERS_MAX]
+
+
+def _once(campaign: Campaign, fault: Fault, tests: list[str]) -> dict[str, dict[str, Any]]:
+    return observations(campaign.ask(fault, "reimport", tests), "reimport", "judge", tests)
+
+
+def _kills(campaign: Campaign, fault: Fault, test: str) -> bool:
+    green = next(iter(campaign.baseline([test], [], "reimport").values()))
+    runs = [_once(campaign, fault, [test])[test] for _ in range(2)]
+    killed = all(read(seen, fault.sources).reading is Reading.KILLED for seen in runs)
+    return killed and green["end"] == "answered" and all(p["outcome"] == "passed" for p in green["phases"])
+
+
+def entry(wanted: Wanted, edit: Edit, killers: list[str]) -> bytes:
+    """The entry as TOML, code in literal strings where that is possible."""
+    lines = [
+        "[[mutant]]",
+        f"id = {_text(wanted.id)}",
+        f"file = {_text(edit.file)}",
+        f"scope = {_text(edit.scope)}",
+        f"find = {_code(edit.find)}",
+        f"replace = {_code(edit.replace)}",
+        f"because = {_text(wanted.because)}",
+        f"origin = {_text(wanted.origin)}",
+        f"killed_by = [{', '.join(_text(test) for test in killers)}]",
+    ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _text(value: str) -> str:
+    # TOML's basic strings escape as JSON does.
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _code(value: str) -> str:
+    # A newline right after the opening quotes is dropped by TOML, so a leading one is doubled.
+    if "'''" in value or "\r" in value or value.endswith("'"):
+        return _text(value)
+    return f"'''\n{value}'''" if value.startswith("\n") else f"'''{value}'''"

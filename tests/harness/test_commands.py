@@ -1,0 +1,108 @@
+"""list, show, add, check and report-only do what their help says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from toys import lay, read, run
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The toy of the killed verdict."""
+    return lay(read("killed"), tmp_path / "project")
+
+
+def commit(root: Path) -> None:
+    for command in (
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "start"],
+    ):
+        subprocess.run(["git", "-C", str(root), *command], check=True)
+
+
+def test_list_names_every_entry_and_counts_them(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = run(project, monkeypatch, "list").text
+    assert "the-fault  sums  should be killed, 1 killers; last: not judged" in text
+    assert "1 entries" in text
+
+
+def test_show_prints_the_diff_and_the_killers(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = run(project, monkeypatch, "show", "the-fault").text
+    assert "-    return x + 1\n+    return x + 2\n" in text
+    assert "killed by: tests/test_calc.py::test_f" in text
+
+
+def test_show_of_an_unknown_id_names_the_nearest(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = run(project, monkeypatch, "show", "the-faul")
+    assert (ran.code, ran.text) == (2, "there is no mutant 'the-faul'; did you mean 'the-fault'?")
+
+
+def test_add_makes_an_entry_with_real_killers_and_puts_the_file_back(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(project)
+    before = (project / "calc.py").read_bytes()
+    (project / "calc.py").write_bytes(before.replace(b"x + 1", b"x - 1"))
+    ran = run(
+        project,
+        monkeypatch,
+        "add",
+        "calc.py",
+        "--id",
+        "goes-down",
+        "--theme",
+        "sums",
+        "--because",
+        "It sinks.",
+    )
+    assert ran.code == 0, ran.text
+    assert (project / "calc.py").read_bytes() == before
+    assert "goes-down is appended to mutants/sums.toml, killed by 1 tests" in ran.text
+    assert "x - 1" in (project / "reports" / "goes-down.patch").read_text()
+    judged = run(project, monkeypatch, "--only", "goes-down")
+    assert judged.code == 0, judged.text
+
+
+def test_add_without_an_edit_changes_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(project)
+    ran = run(
+        project, monkeypatch, "add", "calc.py", "--id", "no-edit", "--theme", "sums", "--because", "It sinks."
+    )
+    assert ran.code == 2
+    assert "calc.py has no uncommitted edit" in ran.text
+
+
+def test_check_imports_no_torch_and_no_project_code(project: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "harness.mutate", "--check"],
+        cwd=project,
+        env={"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert done.stdout == "1 valid entries in 1 files: no problems\n"
+    assert not imported & {"torch", "numpy", "pytest", "calc"}
+
+
+def test_the_report_can_be_printed_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run(project, monkeypatch)
+    assert run(project, monkeypatch, "--report-only").text == first.text
+
+
+def test_flags_that_exclude_each_other_are_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = run(project, monkeypatch, "--check", "--report")
+    assert ran.code == 2
+    assert "exclude each other" in ran.text
+
+
+def test_only_of_an_unknown_id_names_the_nearest(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = run(project, monkeypatch, "--only", "the-fall")
+    assert (ran.code, ran.text) == (2, "--only the-fall: there is no such mutant; did you mean 'the-fault'?")
