@@ -14,6 +14,7 @@ need(tokens) >= base (the next block can be built); base is a multiple of ratio.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple, Protocol
@@ -625,17 +626,7 @@ class XsRolling:
 
     def _adopt(self, comp: Tensor, tail: Tensor, tokens: list[int], base: list[int]) -> XsRolling:
         """A cache of this one's kind with copies of the given blocks and runs."""
-        other = XsRolling(
-            self.compressor,
-            self.geometry,
-            len(tokens),
-            retain=self.retain,
-            plan=self.plan,
-            per_row_state=self.per_row_state,
-            always_ragged=self.always_ragged,
-            hidden_dtype=self.hidden_dtype,
-            device=self.device,
-        )
+        other = copy.copy(self)
         other._install(comp, tail, tokens, base)
         return other
 

@@ -35,6 +35,7 @@ class Judge:
     def __init__(self, play: Play) -> None:
         self.play = play
         self.trace = play.trace
+        self._values_of: dict[tuple[int, ...], Array] = {}
 
     def record(self, check: str, row: int | None, said: tuple[str, ...]) -> None:
         step = getattr(self.play, "at", 0)
@@ -256,11 +257,7 @@ class Judge:
     def _values(
         self, row: int | None, member: Member, batch: Mapping[str, Array], alone: Mapping[str, Array]
     ) -> None:
-        weights = self.play.setup.weights
-        assert weights is not None
-        right = self.play.oracle.blocks(
-            weights, self.play.expected_history(member).reshape(-1, weights.wkv.shape[1])
-        )
+        right = self._right_values(member)
         for check, one, other in (
             ("comp.values", ("batch", batch["comp"]), ("alone", alone["comp"])),
             ("comp.values" + REFERENCE, ("alone", alone["comp"]), ("reference", right)),
@@ -286,6 +283,19 @@ class Judge:
                         f"block {block} pools {tokens}",
                     ),
                 )
+
+    def _right_values(self, member: Member) -> Array:
+        """The oracle's blocks [live, d]. A block is asked for once per set of tokens it pools."""
+        weights = self.play.setup.weights
+        assert weights is not None
+        blocks = []
+        for block in range(member.promises.live_blocks):
+            key = (block, *(member.history[t] for t in self._tokens_of(block) if t >= 0))
+            if key not in self._values_of:
+                hidden = self.play.stream.feed(member.history)
+                self._values_of[key] = self.play.oracle.block(weights, hidden, block)
+            blocks.append(self._values_of[key])
+        return np.array(blocks).reshape(len(blocks), len(weights.gamma))
 
     def _width(self, held: Sequence[tuple[Mapping[str, Array], Mapping[str, Array]]]) -> None:
         play = self.play

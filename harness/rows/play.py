@@ -22,7 +22,7 @@ from harness.rows.compare import Judge
 from harness.rows.events import Ledger, Stream, TokenStream, VectorStream
 from harness.rows.facts import RowBefore, witnessed_by_call, witnessed_by_rollback
 from harness.rows.schedule import Fixture, Step
-from harness.rows.subject import Array, Oracle, Promises, Rows, Setup, Slots, Subject, random_weights
+from harness.rows.subject import Oracle, Promises, Rows, Setup, Slots, Subject, random_weights
 from harness.rows.trace import Trace
 
 Lane = Literal["tokens", "values"]
@@ -481,10 +481,6 @@ class Play:
     def _batch(self) -> Rows:
         assert self.batch is not None, "the schedule was validated: there is a batch"
         return self.batch
-
-    def expected_history(self, sequence: Member) -> Array:
-        """What the subject was fed for this sequence, by right: [tokens, H]."""
-        return self.stream.feed(sequence.history)
 
 
 def play(

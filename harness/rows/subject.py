@@ -171,8 +171,8 @@ class Oracle(Protocol):
     def block_tokens(self, block: int, ratio: int, span: int) -> list[int]:
         """Absolute tokens of the block's slots, -1 where there is none."""
 
-    def blocks(self, weights: Weights, hidden: Array) -> Array:
-        """All completed blocks [n, d] of one sequence's history hidden [T, H]."""
+    def block(self, weights: Weights, hidden: Array, block: int) -> Array:
+        """Completed block [d] of one sequence's history hidden [T, H]."""
 
 
 def load(name: str) -> Any:

@@ -16,7 +16,7 @@ class NumpyReference:
     def block_tokens(self, block: int, ratio: int, span: int) -> list[int]:
         return block_tokens(block, ratio, span)
 
-    def blocks(self, weights: Weights, hidden: Array) -> Array:
+    def block(self, weights: Weights, hidden: Array, block: int) -> Array:
         layer = CompressorWeights(
             weights.wkv,
             weights.wgate,
@@ -26,7 +26,7 @@ class NumpyReference:
             span=len(weights.wkv) // len(weights.gamma),
             rope_width=weights.rope_width,
         )
-        return layer.blocks(hidden)
+        return layer.block(hidden, block)
 
 
 oracle = NumpyReference()

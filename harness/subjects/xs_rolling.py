@@ -48,7 +48,7 @@ class XsRollingRows:
     def advance_counting(self, xs: Array, n_new: Sequence[int]) -> int:
         with CountWrites() as writes:
             self.cache.advance(self._in(xs), n_new)
-        return writes.elements[address(self.cache.storage()["comp"])]
+        return int(writes.elements[address(self.cache.storage()["comp"])])
 
     def rollback(self, row: int, n: int) -> None:
         self.cache.rollback(row, n)
@@ -111,12 +111,13 @@ class KVSlots:
     """One windowed K/V slot per sequence, in front of the sequence's compressor slot."""
 
     def __init__(self, window: int, margin: int, width: int, device: str) -> None:
-        self._new = lambda: KVSlot(window, margin, width, torch.int64, device)
+        self._window, self._margin, self._width, self._device = window, margin, width, device
         self._slots: dict[int, KVSlot] = {}
-        self._device = device
 
     def _slot(self, sequence: int) -> KVSlot:
-        return self._slots.setdefault(sequence, self._new())
+        if sequence not in self._slots:
+            self._slots[sequence] = KVSlot(self._window, self._margin, self._width, torch.int64, self._device)
+        return self._slots[sequence]
 
     def append(self, sequence: int, kv: Array) -> None:
         self._slot(sequence).append(torch.from_numpy(kv).to(self._device))
