@@ -154,8 +154,9 @@ def _run(only: tuple[str, ...], themes: tuple[str, ...], jobs: int, resume: bool
     root, settings, found = _valid()
     outcome = run.execute(root, settings, found, run.Selection(only, themes), jobs, _progress(), resume)
     predicate = outcome.predicate
-    text = markdown.markdown(predicate, outcome.notes, outcome.findings)
-    evidence.write_atomically(root / settings.reports / evidence.MARKDOWN, text.encode())
+    if predicate["complete"]:
+        text = markdown.markdown(predicate, outcome.notes, outcome.findings)
+        evidence.write_atomically(root / settings.reports / evidence.MARKDOWN, text.encode())
     console.print_report(predicate, outcome.notes, outcome.findings)
     code = exit_code(outcome.findings)
     console.print_last_line(code)

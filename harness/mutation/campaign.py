@@ -88,8 +88,9 @@ class Campaign:
         try:
             return list(pool.map(action, things))
         finally:
-            # After an error or an interrupt, what has not begun must not begin.
-            pool.shutdown(wait=True, cancel_futures=True)
+            # After an error or an interrupt, what has not begun must not begin; what is under way ends
+            # when the servers' sockets are shut.
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def wall(self, tests: Sequence[str]) -> float:
         """The wall limit of a judgement, from what the tests took in the baseline."""

@@ -91,9 +91,9 @@ def _set_trap(campaign: Campaign, function: Function, tests: Sequence[str]) -> R
 def run_controls(campaign: Campaign, found: Places, records: Sequence[Record]) -> list[Record]:
     """Null mutants, the three null forms, and one canary per mutated file."""
     reached = _reaching(records)
-    nulls = [
-        c for function, tests in found.functions.items() for c in _nulls(campaign, function, tests, reached)
-    ]
+    # A function that only equivalents without killers change has nobody who could speak for it.
+    spoken = [(function, tests) for function, tests in found.functions.items() if tests]
+    nulls = [null for function, tests in spoken for null in _nulls(campaign, function, tests, reached)]
     nulls += _forms(campaign, found, reached)
     todo: list[Callable[[], Record]] = [partial(_run_null, campaign, *control) for control in nulls]
     files = [(file, tests) for file, tests in found.files.items() if tests]

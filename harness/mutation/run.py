@@ -111,7 +111,8 @@ def execute(
         name = evidence.PARTIAL if selection.partial else evidence.EVIDENCE
         written = root / settings.reports / name
         evidence.write_atomically(written, evidence.canonical(made))
-        evidence.write_atomically(root / settings.reports / evidence.RUN, evidence.canonical(notes))
+        if not selection.partial:
+            evidence.write_atomically(root / settings.reports / evidence.RUN, evidence.canonical(notes))
     return Outcome(made, notes, written, decide.weigh(made["predicate"]))
 
 

@@ -6,6 +6,7 @@ own; `judge` takes a free slot, so any number of threads may call it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -78,6 +79,9 @@ class Servers:
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
         for sock in self._sockets:
+            # Closing alone would not wake a thread that waits for an answer.
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
             sock.close()
         try:
             self._stem.wait(timeout=5)
@@ -149,6 +153,11 @@ class Servers:
                 reply = wire.receive(self._control)
         except ConnectionError:
             reply = None
+        if reply is not None and reply.get("late"):
+            raise InstrumentBroken(
+                f"collecting and running a first test of each file took more than {reply['late']} s; "
+                "a test hangs without any mutant"
+            )
         if reply is None or reply.get("died"):
             raise InstrumentBroken(
                 f"the fork server died while it was asked to {message['do']}{self._last_words()}"

@@ -13,13 +13,17 @@ import importlib
 import importlib.util
 import json
 import os
+import select
 import shutil
 import signal
 import socket
 import sys
+import time
 from typing import Any
 
 _ALIAS = "_rowproof_engine"
+# Importing and collecting a large project may take a while; a hang takes longer.
+LEARN_S = 300.0
 _MODULES = (
     "wire",
     "bounds",
@@ -94,7 +98,7 @@ class Stem:
         if pid == 0:
             self._apart(writer, lambda: self._learn(message))
         os.close(writer)
-        return self._only_answer(reader, pid)
+        return self._only_answer(reader, pid, LEARN_S)
 
     def do_preload(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import third-party modules that a child turned out to need; some cannot be, and that is fine."""
@@ -120,7 +124,7 @@ class Stem:
         os.close(writer)
         for fd in self.ends["swap"]:
             os.close(fd)
-        return self._only_answer(reader, None)
+        return self._only_answer(reader, None, LEARN_S)
 
     def do_watch(self, message: dict[str, Any]) -> dict[str, Any]:
         """Nothing to do but to be asked: the reply says that the stem is alive."""
@@ -165,15 +169,23 @@ class Stem:
         finally:
             os._exit(status)
 
-    def _only_answer(self, reader: int, pid: int | None) -> dict[str, Any]:
-        inbox, reply = self.engine["wire"].Inbox(), None
+    def _only_answer(self, reader: int, pid: int | None, patience_s: float) -> dict[str, Any]:
+        """Wait for one message; a child that takes too long or dies without one is said to."""
+        inbox, reply, late = self.engine["wire"].Inbox(), None, False
+        deadline = time.monotonic() + patience_s
         with os.fdopen(reader, "rb", buffering=0) as pipe:
-            while reply is None and (chunk := pipe.read(1 << 16)):
+            while reply is None and not late:
+                ready, _, _ = select.select([pipe], [], [], max(deadline - time.monotonic(), 0))
+                late = not ready
+                chunk = pipe.read(1 << 16) if ready else b""
                 reply = next(iter(inbox.feed(chunk)), None)
+                if ready and not chunk:
+                    break
         if pid is not None:
-            self.engine["bounds"].kill_group(pid) if reply is None else None
+            if reply is None:
+                os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        return reply if reply is not None else {"died": True}
+        return reply if reply is not None else {"late": patience_s} if late else {"died": True}
 
     def _learn(self, message: dict[str, Any]) -> dict[str, Any]:
         self.engine["bounds"].die_with_parent(os.getppid(), signal.SIGKILL)

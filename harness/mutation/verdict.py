@@ -232,7 +232,7 @@ def rule(record: Mapping[str, Any]) -> Ruling:
             return Ruling(verdict, found[0])
     killed = tuple(test for test, f in fates.items() if f.reading is Reading.KILLED)
     if not _reached(record):
-        return Ruling(Verdict.NOT_REACHED, Verdict.NOT_REACHED.meaning)
+        return Ruling(Verdict.NOT_REACHED, Verdict.NOT_REACHED.meaning + _left(record))
     if killed:
         return _rule_killed(record, fates, killed)
     return _rule_unkilled(record)
@@ -277,4 +277,10 @@ def _rule_unkilled(record: Mapping[str, Any]) -> Ruling:
         return Ruling(Verdict.KILLED_ELSEWHERE, f"{len(widened['red'])} other tests are red: {names}")
     reaching = widened["reaching"] + sum(_any_reached(runs) for runs in record["killers"].values())
     suite = widened["suite"] + len(record["killers"])
-    return Ruling(Verdict.SURVIVED, f"{reaching} of {suite} tests reach it, 0 are red")
+    return Ruling(Verdict.SURVIVED, f"{reaching} of {suite} tests reach it, 0 are red{_left(record)}")
+
+
+def _left(record: Mapping[str, Any]) -> str:
+    """Another process sees the original file and is not traced; that may be why nothing was seen."""
+    left = [test for test, runs in record["killers"].items() if any(seen.get("left") for seen in runs)]
+    return f" ({left[0]} starts other processes, which see the original file)" if left else ""
