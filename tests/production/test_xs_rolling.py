@@ -571,6 +571,30 @@ def test_two_copies_of_one_row_go_on_apart():
     assert cache.tail()[1, -1, 0].item() == 906
 
 
+@both_payloads
+def test_poison_reaches_every_cell_that_no_row_promises_and_no_other(retain):
+    cache = wide_beside(30, 22, 3, retain=retain)
+    cache.rollback(1, 9)
+    live = cache.tail().clone(), [cache.comp(row).clone() for row in range(4)]
+    cache.fill_dead(POISON)
+    ring, comp = (tensor == POISON for tensor in cache.storage().values())
+    for row in range(4):
+        promised = cache.tokens[row] - cache.base[row]
+        assert ring[row].all(dim=1).sum() == ring[row].any(dim=1).sum() == ring.shape[1] - promised
+        assert comp[row, cache.live_blocks(row) :].all()
+    assert torch.equal(cache.tail(), live[0])
+    assert all(torch.equal(cache.comp(row), live[1][row]) for row in range(4))
+
+
+def test_the_columns_before_a_shorter_run_are_zero_whatever_lies_in_the_ring():
+    cache = at(9, 22, 40)
+    cache.fill_dead(POISON)
+    tail = cache.tail()
+    assert not tail[0, : 22 - 9].any()
+    assert not tail[2, : 22 - 20].any()
+    assert not (tail == POISON).any()
+
+
 # -- broken rules -----------------------------------------------------------------------------------------
 
 BROKEN = {
