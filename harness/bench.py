@@ -1,0 +1,177 @@
+"""`python -m harness.bench`: what a state step costs, as ratios between things measured in one run."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from harness.benchmark import tables
+from harness.benchmark.state import Layer
+from harness.benchmark.tables import Effort, Row
+from harness.exit_codes import ExitCode
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
+
+Device = Annotated[str, typer.Option(help="Where production runs: cpu, cuda.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+Quick = Annotated[bool, typer.Option(help="Small sizes and few repeats: shows the form, not the numbers.")]
+Reports = Annotated[Path, typer.Option(help="Folder for bench.json and bench.md.")]
+
+
+@app.command("state")
+def state_table(
+    device: Device = "cpu", as_json: AsJson = False, quick: Quick = False, reports: Reports = Path("reports")
+) -> None:
+    """The whole table: step against projection, ragged against uniform, flags, loop, context, sizes, memory."""
+    rows = _state(_effort(device, quick))
+    _finish("state", _unjudged(rows) if quick else rows, device, as_json, reports, "bench")
+
+
+@app.command("ab")
+def ab(
+    device: Device = "cpu", as_json: AsJson = False, quick: Quick = False, reports: Reports = Path("reports")
+) -> None:
+    """The claim of no regression: per-row state off against on, on equal rows, B=1 and B=128."""
+    effort = _effort(device, quick)
+    rows = (tables.flags(effort, layer, count) for layer in effort.layers[:2] for count in (1, effort.rows))
+    found = _finish("ab", _unjudged(rows) if quick else rows, device, as_json, reports, "bench-ab")
+    if not as_json:
+        held = sum(bool(row.met) for row in found)
+        print(
+            f"claim: on equal rows per-row state costs nothing. held in {held} of {len(found)} measurements.\n"
+            "Rows that differ cannot be compared: with per-row state off they are refused (advance-ragged)."
+        )
+
+
+def _state(effort: Effort) -> Iterator[Row]:
+    for layer in effort.layers:
+        yield from tables.step_against_projection(effort, layer)
+    for layer in effort.layers[:2]:
+        yield from tables.ragged_against_uniform(effort, layer)
+        for rows in (1, effort.rows):
+            yield tables.flags(effort, layer, rows)
+        yield tables.loop_against_batch(effort, layer)
+        yield from tables.contexts(effort, layer)
+        yield tables.batch_sizes(effort, layer)
+        yield tables.columns(effort, layer)
+        yield from tables.storage(effort, layer)
+
+
+def _effort(device: str, quick: bool) -> Effort:
+    torch.set_num_threads(1)
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        print(f"rowproof bench: --device {device} cannot be used here: {reason}", file=sys.stderr)
+        raise typer.Exit(ExitCode.USAGE) from None
+    effort = Effort()
+    sizes: dict[str, Any] = {"device": device}
+    if quick:
+        effort = Effort(
+            repeats=3, pairs=30, steps=4, rows=8, spreads=(0, 4), contexts=(512, 2048), sizes=(1, 4, 8)
+        )
+        sizes |= {"hidden": 64, "head": 64}
+    effort.layers = tuple(Layer(layer.name, layer.dtype, **sizes) for layer in effort.layers)
+    return effort
+
+
+def _unjudged(rows: Iterable[Row]) -> Iterator[Row]:
+    """The targets are set for real sizes: at small ones nothing is met and nothing missed."""
+    return (replace(row, limit="reported", met=None) for row in rows)
+
+
+def _finish(
+    what: str, rows: Iterable[Row], device: str, as_json: bool, reports: Path, name: str
+) -> list[Row]:
+    found = []
+    for row in rows:
+        found.append(row)
+        if not as_json:
+            print(_line(row), flush=True)
+    promised = [row for row in found if row.met is not None]
+    met = sum(bool(row.met) for row in promised)
+    report = {
+        "what": what,
+        "machine": _machine(device),
+        "met": met,
+        "promised": len(promised),
+        "rows": [row.as_json() for row in found],
+    }
+    reports.mkdir(exist_ok=True)
+    (reports / f"{name}.json").write_text(json.dumps(report, indent=2, sort_keys=True) + "\n")
+    (reports / f"{name}.md").write_text(_markdown(report, found))
+    if as_json:
+        print(json.dumps(report, indent=2, sort_keys=True))
+    else:
+        print(
+            f"\ntargets met {met} of {len(promised)} · reported {len(found) - len(promised)} · {reports / name}.json"
+        )
+    return found
+
+
+def _shown(row: Row) -> str:
+    if row.ratio is None:
+        return row.note
+    ratio = f"{row.ratio.median:.3f} [{row.ratio.low:.3f}, {row.ratio.high:.3f}]"
+    return f"{ratio} ({row.note})" if row.note else ratio
+
+
+def _line(row: Row) -> str:
+    mark = {True: "met", False: "MISSED", None: ""}[row.met]
+    return f"{row.target:6} {row.what:72} {_shown(row)}   {row.limit} {mark}"
+
+
+def _markdown(report: dict[str, Any], rows: list[Row]) -> str:
+    machine = ", ".join(f"{key} {value}" for key, value in report["machine"].items())
+    lines = [
+        f"# Benchmark: {report['what']}",
+        "",
+        f"Targets met {report['met']} of {report['promised']}. Ratios are medians of interleaved pairs with a 95 % "
+        "interval; milliseconds do not travel between machines.",
+        "",
+        machine,
+        "",
+        "| target | what | measured | should be | met |",
+        "|---|---|---|---|---|",
+    ]
+    words = {True: "yes", False: "no", None: ""}
+    lines += [f"| {r.target} | {r.what} | {_shown(r)} | {r.limit} | {words[r.met]} |" for r in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _machine(device: str) -> dict[str, str]:
+    """What the numbers were measured on."""
+    model = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        names = [
+            line.split(":")[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ]
+        model = names[0] if names else model
+    found = {
+        "processor": model,
+        "cores": str(os.cpu_count()),
+        "threads": str(torch.get_num_threads()),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+    if torch.device(device).type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name()
+    return found
+
+
+if __name__ == "__main__":
+    app()
