@@ -4,44 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from toys import lay, read, run
+from toys import lay, read, run, running_in, snapshot, start
 
-REPOSITORY = Path(__file__).parents[2]
 GONE_WITHIN_S = 10.0
-
-
-def start(root: Path) -> subprocess.Popen[bytes]:
-    """Start a real run in a process of its own."""
-    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "harness.mutate", "-j", "2"],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-
-def running_in(root: Path) -> set[int]:
-    """Processes whose working folder is the project: the servers and their children."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        try:
-            if (
-                entry.name.isdigit()
-                and int(entry.name) != os.getpid()
-                and (entry / "cwd").resolve() == root.resolve()
-            ):
-                found.add(int(entry.name))
-        except OSError:
-            continue
-    return found
 
 
 def wait_for(condition: object, seconds: float = GONE_WITHIN_S) -> bool:
@@ -53,11 +22,6 @@ def wait_for(condition: object, seconds: float = GONE_WITHIN_S) -> bool:
             return True
         time.sleep(0.02)
     return bool(condition())
-
-
-def snapshot(root: Path) -> dict[Path, bytes]:
-    """Every file of the project outside reports/."""
-    return {p: p.read_bytes() for p in root.rglob("*") if p.is_file() and "reports" not in p.parts}
 
 
 @pytest.fixture

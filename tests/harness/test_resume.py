@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from test_interrupted import running_in, start, wait_for
-from toys import lay, read, run, run_gate
+from test_interrupted import wait_for
+from toys import lay, read, run, run_gate, running_in, start
 
 
 def evidence(root: Path) -> bytes:

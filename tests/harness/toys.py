@@ -6,6 +6,9 @@ A toy is one TOML file in tests/toy: a sentence (`says`), its files, and what a 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +21,8 @@ from harness import gate, mutate
 from harness.exit_codes import ExitCode
 from harness.mutation.errors import InputRefused, InstrumentBroken
 
-FOLDER = Path(__file__).parent.parent / "toy"
+REPOSITORY = Path(__file__).parents[2]
+FOLDER = REPOSITORY / "tests" / "toy"
 SHORT_LIMITS = "[tool.rowproof.limits]\nwall_s = 1.0\nwall_factor = 1.0\n"
 
 
@@ -84,6 +88,54 @@ def command(app: Any, root: Path, monkeypatch: pytest.MonkeyPatch, *args: str) -
     elif result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Ran(code, text, root)
+
+
+def complaints(toy: Toy, ran: Ran, before: dict[Path, bytes]) -> list[str]:
+    """What differs between a run and what the toy's file says; nothing when the test is green."""
+    expect = toy.expect
+    found = [] if ran.code == expect["exit"] else [f"exit {ran.code}, should be {expect['exit']}"]
+    found += [f"the report lacks: {line}" for line in expect.get("lines", []) if line not in ran.text]
+    if "verdicts" in expect:
+        verdicts = ran.verdicts() if (ran.root / "reports" / "evidence.json").exists() else {}
+        if verdicts != expect["verdicts"]:
+            found.append(f"verdicts {verdicts}, should be {expect['verdicts']}")
+        if f"of {len(expect['verdicts'])} · " not in ran.text:
+            found.append("the counts lack their denominator")
+    if snapshot(ran.root) != before:
+        found.append("the working tree is not what it was")
+    if left := running_in(ran.root):
+        found.append(f"{len(left)} processes are left")
+    return found
+
+
+def snapshot(root: Path) -> dict[Path, bytes]:
+    """Every file of the project outside reports/."""
+    return {p: p.read_bytes() for p in root.rglob("*") if p.is_file() and "reports" not in p.parts}
+
+
+def running_in(root: Path) -> set[int]:
+    """Other processes whose working folder is the project: servers, children, orphans."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "cwd").resolve() == root.resolve():
+                found.add(int(entry.name))
+        except OSError:
+            continue
+    return found - {os.getpid()}
+
+
+def start(root: Path, engine: Path = REPOSITORY, **options: Any) -> subprocess.Popen[str]:
+    """Start a real run in a process of its own, with the engine of any folder."""
+    path = os.pathsep.join([str(engine), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "harness.mutate", "-j", "2"],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "300"},
+        stderr=subprocess.STDOUT,
+        text=True,
+        **{"stdout": subprocess.DEVNULL, **options},
+    )
 
 
 def run(root: Path, monkeypatch: pytest.MonkeyPatch, *args: str) -> Ran:
