@@ -7,6 +7,7 @@ Flags of a run; with none of them the whole catalogue is run:
     --only ID           judge these entries only; writes reports/partial.json, never the evidence
     --theme NAME        judge these themes only; likewise
     --report-only       print the last evidence again; runs nothing
+    --matrix            also judge each entry by every killer that any entry lists; finds undeclared twins
     --resume            go on with a run that was killed: its kills count if no input has changed
     -j N                judgements at a time (default: the machine's cores)
 
@@ -44,6 +45,7 @@ def mutate(
     only: Ids = None,
     theme: Themes = None,
     report_only: Annotated[bool, typer.Option("--report-only", help="Print the last evidence.")] = False,
+    matrix: Annotated[bool, typer.Option("--matrix", help="Also try every listed killer.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was killed.")] = False,
     jobs: Jobs = CORES,
 ) -> None:
@@ -57,7 +59,7 @@ def mutate(
     elif report_only:
         leave(_report_only())
     else:
-        leave(_run(tuple(only or ()), tuple(theme or ()), jobs, resume))
+        leave(_run(tuple(only or ()), tuple(theme or ()), jobs, resume, matrix))
 
 
 @app.command("list")
@@ -146,18 +148,24 @@ def _check() -> ExitCode:
     return ExitCode.USAGE if found.problems else ExitCode.OK
 
 
-def _run(only: tuple[str, ...], themes: tuple[str, ...], jobs: int, resume: bool) -> ExitCode:
+def _run(
+    only: tuple[str, ...], themes: tuple[str, ...], jobs: int, resume: bool, whole_matrix: bool
+) -> ExitCode:
     from .mutation import evidence, run
+    from .mutation import matrix as kill_matrix
     from .mutation.decide import exit_code
     from .report import console, markdown
 
     root, settings, found = _valid()
-    outcome = run.execute(root, settings, found, run.Selection(only, themes), jobs, _progress(), resume)
+    selection = run.Selection(only, themes)
+    outcome = run.execute(root, settings, found, selection, jobs, _progress(), resume, whole_matrix)
     predicate = outcome.predicate
     if predicate["complete"]:
         text = markdown.markdown(predicate, outcome.notes, outcome.findings)
         evidence.write_atomically(root / settings.reports / evidence.MARKDOWN, text.encode())
     console.print_report(predicate, outcome.notes, outcome.findings)
+    if outcome.matrix is not None:
+        console.print_matrix(outcome.matrix, kill_matrix.study(outcome.matrix, found.mutants))
     code = exit_code(outcome.findings)
     console.print_last_line(code)
     return code

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import controls, decide, evidence, journal
+from . import controls, decide, evidence, journal, matrix
 from .campaign import Campaign, passed
 from .catalogue import Catalogue, Mutant
 from .errors import InputRefused, InstrumentBroken, did_you_mean
@@ -66,6 +66,7 @@ class Outcome:
     notes: dict[str, Any]
     written: Path
     findings: list[decide.Finding] = field(default_factory=list)
+    matrix: dict[str, list[str]] | None = None
 
     @property
     def predicate(self) -> dict[str, Any]:
@@ -81,6 +82,7 @@ def execute(
     jobs: int,
     tell: Callable[[str], None] = lambda text: None,
     resume: bool = False,
+    whole_matrix: bool = False,
 ) -> Outcome:
     """Run the catalogue and write the results; raises InputRefused or InstrumentBroken."""
     chosen = selection.pick(catalogue)
@@ -91,7 +93,8 @@ def execute(
         log = journal.Journal(root / settings.reports / journal.NAME, inputs, resume)
         finished = False
         try:
-            predicate, notes = _judge_all(root, settings, catalogue, chosen, jobs, tell, log)
+            plan = _Plan(chosen, jobs, tell, log, whole_matrix)
+            predicate, notes, rows = _judge_all(root, settings, catalogue, plan)
             finished = True
         finally:
             log.close(finished)
@@ -113,7 +116,23 @@ def execute(
         evidence.write_atomically(written, evidence.canonical(made))
         if not selection.partial:
             evidence.write_atomically(root / settings.reports / evidence.RUN, evidence.canonical(notes))
-    return Outcome(made, notes, written, decide.weigh(made["predicate"]))
+        findings = decide.weigh(made["predicate"])
+        if rows is not None:
+            findings += matrix.findings(rows, chosen)
+            bound = {"evidence_seal": made["seal"], "rows": rows}
+            evidence.write_atomically(root / settings.reports / matrix.NAME, evidence.canonical(bound))
+    return Outcome(made, notes, written, findings, rows)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a run is to do, resolved."""
+
+    chosen: Sequence[Mutant]
+    jobs: int
+    tell: Callable[[str], None]
+    log: journal.Journal
+    matrix: bool
 
 
 @contextmanager
@@ -157,14 +176,9 @@ def _entry(mutant: Mutant) -> dict[str, Any]:
 
 
 def _judge_all(
-    root: Path,
-    settings: Settings,
-    catalogue: Catalogue,
-    chosen: Sequence[Mutant],
-    jobs: int,
-    tell: Callable[[str], None],
-    log: journal.Journal,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+    root: Path, settings: Settings, catalogue: Catalogue, plan: _Plan
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, list[str]] | None]:
+    """Returns the evidence's predicate, the notes, and the kill matrix if it was asked for."""
     predicate: dict[str, Any] = {
         "versions": versions(),
         "configuration": settings.effective(),
@@ -174,44 +188,44 @@ def _judge_all(
         "controls": [],
         "swap_refused": None,
     }
-    if not chosen:
-        return predicate, {"messages": {}, "seconds_by_test": {}, "judgements": 0}
-    with Servers(root, settings, jobs) as servers:
-        campaign = Campaign(root, settings, servers, jobs, tell)
-        greens = _get_ready(campaign, chosen)
+    if not plan.chosen:
+        return predicate, {"messages": {}, "seconds_by_test": {}, "judgements": 0, "resumed": []}, None
+    with Servers(root, settings, plan.jobs) as servers:
+        campaign = Campaign(root, settings, servers, plan.jobs, plan.tell)
+        greens = _get_ready(campaign, plan.chosen)
         predicate["swap_refused"] = servers.swap_refused
-        _campaign(campaign, chosen, greens, predicate, log)
+        rows = _campaign(campaign, plan, greens, predicate)
     notes = {
         "messages": campaign.messages,
         "seconds_by_test": campaign.seconds,
         "judgements": campaign.judged,
-        "resumed": sorted(log.kept),
+        "resumed": sorted(plan.log.kept),
     }
-    return predicate, notes
+    return predicate, notes, rows
 
 
 def _campaign(
-    campaign: Campaign,
-    chosen: Sequence[Mutant],
-    greens: Mapping[str, list[str]],
-    predicate: dict[str, Any],
-    log: journal.Journal,
-) -> None:
-    killers = list(dict.fromkeys(test for mutant in chosen for test in mutant.killed_by))
-    others = list(dict.fromkeys(test for mutant in chosen for test in greens[mutant.id]))
+    campaign: Campaign, plan: _Plan, greens: Mapping[str, list[str]], predicate: dict[str, Any]
+) -> dict[str, list[str]] | None:
+    killers = list(dict.fromkeys(test for mutant in plan.chosen for test in mutant.killed_by))
+    others = list(dict.fromkeys(test for mutant in plan.chosen for test in greens[mutant.id]))
     campaign.tell(f"baseline: {len(killers)} killers, {len(others)} that must stay green")
     predicate["baseline"]["before"] = campaign.baseline(killers, others, "reimport")
     if not all(passed(seen) for seen in predicate["baseline"]["before"].values()):
-        return
-    found = controls.places(campaign, chosen)
+        return None
+    found = controls.places(campaign, plan.chosen)
     campaign.tell(f"traps: {len(found.functions)} functions")
     traps = controls.set_traps(campaign, found)
-    records = campaign.each(lambda mutant: _settled(campaign, mutant, greens[mutant.id], log), chosen)
+    records = campaign.each(
+        lambda mutant: _settled(campaign, mutant, greens[mutant.id], plan.log), plan.chosen
+    )
     predicate["mutants"] = sorted(records, key=lambda record: str(record["id"]))
+    rows = matrix.fill(campaign, plan.chosen, records) if plan.matrix else None
     campaign.tell("controls")
     predicate["controls"] = traps + controls.run_controls(campaign, found, predicate["mutants"])
     campaign.tell("baseline again")
     predicate["baseline"]["after"] = _baseline_after(campaign, killers, others)
+    return rows
 
 
 def _baseline_after(campaign: Campaign, killers: Sequence[str], others: Sequence[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ..exit_codes import ExitCode
 from ..mutation.decide import Finding, counts
+from ..mutation.matrix import Study
 from .rows import HEADINGS, control_lines, legend, rows
 
 _NARROW = 100
@@ -34,6 +35,20 @@ def print_report(predicate: Mapping[str, Any], notes: Mapping[str, Any], finding
     for line in [counts(predicate), *control_lines(predicate), *legend(predicate)]:
         console.print(escape(line), soft_wrap=True, highlight=False)
     print_findings(findings)
+
+
+def print_matrix(matrix: Mapping[str, Sequence[str]], study: Study) -> None:
+    """Print how many listed checks see each entry, and what the matrix says about the checks."""
+    console = Console()
+    lines = [f"{name}: killed by {len(row)} of all listed checks" for name, row in matrix.items()]
+    lines += [f"only {test} kills {name}" for name, test in study.sole.items()]
+    lines += [f"{test} kills nothing" for test in study.idle]
+    lines.append(
+        f"matrix of {len(matrix)} entries: {len(study.twins)} groups that no check tells apart, "
+        f"{len(study.sole)} entries with a single killer, {len(study.idle)} checks that kill nothing"
+    )
+    for line in lines:
+        console.print(escape(line), soft_wrap=True, highlight=False)
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
