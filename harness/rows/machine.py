@@ -29,7 +29,7 @@ GEOMETRIES = (
 )
 ROWS_MAX = 5
 STEPS_MAX = 7
-_KV_WINDOWS = (0, 0, 0, 8)
+_KV_WINDOWS = (0, 0, 8)
 _Drawn = TypeVar("_Drawn")
 
 
@@ -57,10 +57,15 @@ class RowMachine(RuleBasedStateMachine):
         )
         self.play = Play(self.fixture, self.subject, self.oracle, options).__enter__()
         rows = self._one_of((2, 3, 4, 1))
-        if self._one_of((True, True, False)):
-            self._step(do.Prefill((self._length(),) * rows))
-        else:
-            self._step(do.Prefill(tuple(self._length() for _ in range(rows))))
+        length = self._length()
+        match self._one_of(("equal", "equal", "equal residues", "each")):
+            case "equal":
+                lengths = [length] * rows
+            case "equal residues":
+                lengths = [length % self.ratio + self.ratio * self._one_of((0, 1, 2, 3)) for _ in range(rows)]
+            case _:
+                lengths = [length] + [self._length() for _ in range(rows - 1)]
+        self._step(do.Prefill(tuple(lengths)))
 
     def teardown(self) -> None:
         if self.play is not None:
@@ -127,14 +132,14 @@ class RowMachine(RuleBasedStateMachine):
             return False
         return promises.rollback_refusal(n) is None
 
-    def _detours(self, member: Member, moving: bool) -> list[int]:
-        """How far a row may go ahead and come back; where `moving`, only if its base rises on the way."""
-        found = []
-        for n in range(1, self.margin + self.ratio):
+    def _detours(self, member: Member) -> dict[int, bool]:
+        """How far a row may go ahead and come back, and whether its base rises on the way."""
+        found = {}
+        for n in [*range(1, self.margin + 2), self.margin + self.ratio - 1]:
             promises = copy.copy(member.promises)
             promises.advance(n)
-            if self._may_drop(member, n, n) and (not moving or promises.base > member.promises.base):
-                found.append(n)
+            if n and self._may_drop(member, n, n):
+                found[n] = promises.base > member.promises.base
         return found
 
     def _alike(self) -> bool:
@@ -172,13 +177,13 @@ class RowMachine(RuleBasedStateMachine):
         self._draw = data.draw
         if not self._alike() and self._one_of((True, False)):
             self._step(do.Advance(self._up_to_the_longest(0)))
-        there = {row: self._detours(member, False) for row, member in enumerate(self.order)}
-        moves = {row: self._detours(member, True) for row, member in enumerate(self.order)}
-        ways = {row: found for row, found in (moves if any(moves.values()) else there).items() if found}
-        if not ways:
+        ways = {row: self._detours(member) for row, member in enumerate(self.order)}
+        rising = {row: [n for n, rises in found.items() if rises] for row, found in ways.items()}
+        rows = [row for row in ways if rising[row]] or [row for row in ways if ways[row]]
+        if not rows:
             return
-        row = self._one_of(list(ways))
-        n = self._one_of([ways[row][0], there[row][-1]])
+        row = self._one_of(rows)
+        n = self._one_of([(rising[row] or list(ways[row]))[0], max(ways[row])])
         self._step(do.Advance(tuple(n * (i == row) for i in range(len(self.order)))))
         self._step(do.Rollback(row, n))
         if self._alike() and self._one_of((True, True, False)):
@@ -294,6 +299,9 @@ class RowMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(has_kv)
     def align(self, data: st.DataObject) -> None:
-        """The K/V slots are brought to one length."""
+        """The K/V slots are brought to one length, and once more after some went on."""
         self._draw = data.draw
         self._step(do.Align(drop=self._one_of((False, True))))
+        if self._one_of((False, True)):
+            self._step(do.Advance(tuple(self._one_of((0, 1, 2)) for _ in self.order)))
+            self._step(do.Align(drop=self._one_of((False, True))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -132,7 +133,7 @@ def _write(
     again = play(load(path), subject, oracle, trace.options)
     if not again.mismatches and again.stopped is None:
         raise RuntimeError(f"{path} is green on its own; the play depends on something its steps do not hold")
-    arguments = f" --fixtures {folder}{arguments}"
+    arguments = f" --fixtures {shlex.quote(str(folder))}{arguments}"
     said = [again.message(again.mismatches[0], arguments)] if again.mismatches else []
     if again.stopped is not None:
         said.append(f"STOPPED  {path.stem} at {again.stopped}")
