@@ -75,7 +75,7 @@ class Campaign:
     messages: dict[str, dict[str, str]] = field(default_factory=dict)
     untrapped: dict[tuple[str, str], str] = field(default_factory=dict)
     suite: list[str] | None = None
-    judged: int = 0
+    spent: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.turns = Turns()
@@ -102,8 +102,12 @@ class Campaign:
         job = prepare.job(fault, mode, tests, self.wall(tests), self.settings.limits)
         job["trace_import"] = fault.trace_import or self._ran_early(fault)
         with self.turns.alone() if alone else self.turns.shared():
-            self.judged += len(tests)
-            return self.servers.judge(job)
+            reply = self.servers.judge(job)
+        spent = self.spent.setdefault(mode, {"forks": 0, "tests": 0, "cpu_s": 0.0})
+        spent["forks"] += 1
+        spent["tests"] += len(tests)
+        spent["cpu_s"] += reply.get("cpu_s", 0.0)
+        return reply
 
     def _ran_early(self, fault: Fault) -> bool:
         """Whether watched code runs at import or collection already; tracing that costs, so only then."""

@@ -189,7 +189,7 @@ def _judge_all(
         "swap_refused": None,
     }
     if not plan.chosen:
-        return predicate, {"messages": {}, "seconds_by_test": {}, "judgements": 0, "resumed": []}, None
+        return predicate, {"messages": {}, "seconds_by_test": {}, "spent": {}, "resumed": []}, None
     with Servers(root, settings, plan.jobs) as servers:
         campaign = Campaign(root, settings, servers, plan.jobs, plan.tell)
         greens = _get_ready(campaign, plan.chosen)
@@ -198,7 +198,7 @@ def _judge_all(
     notes = {
         "messages": campaign.messages,
         "seconds_by_test": campaign.seconds,
-        "judgements": campaign.judged,
+        "spent": campaign.spent,
         "resumed": sorted(plan.log.kept),
     }
     return predicate, notes, rows

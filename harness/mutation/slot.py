@@ -150,9 +150,9 @@ def _wait(pid: int, reader: int, deadline: float, nonce: str) -> dict[str, Any]:
     finally:
         os.close(pidfd)
         bounds.kill_group(pid)
-        _, status = os.waitpid(pid, 0)
+        _, status, used = os.wait4(pid, 0)
     _drain(reader, answer)
-    return _ending(answer, status, exited)
+    return {**_ending(answer, status, exited), "cpu_s": used.ru_utime + used.ru_stime}
 
 
 def _drain(reader: int, answer: _Answer) -> bool:

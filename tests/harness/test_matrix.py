@@ -53,4 +53,7 @@ def test_twins_that_a_check_tells_apart_are_a_finding(project: Path, monkeypatch
     )
     ran = run(project, monkeypatch, "--matrix")
     assert ran.code == 1, ran.text
-    assert "another: twin_of the-fault, but tests/test_calc.py::test_far tells the two apart; drop twin_of" in ran.text
+    assert (
+        "another: twin_of the-fault, but tests/test_calc.py::test_far tells the two apart; drop twin_of"
+        in ran.text
+    )

@@ -1,0 +1,161 @@
+"""Bad catalogues and settings are refused with all problems at once, each with what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.mutation.catalogue import load
+from harness.mutation.errors import InputRefused
+from harness.mutation.settings import load_settings
+
+CODE = """def f(x):
+    y = x + 1
+    return y
+
+
+class Box:
+    def get(self):
+        return self.n
+
+    def put(self, n):
+        def check(value):
+            return value > 0
+
+        self.n = n if check(n) else 0
+"""
+GOOD = """id = "good"
+file = "calc.py"
+scope = "f"
+find = "x + 1"
+replace = "x + 2"
+because = "It would be wrong."
+origin = "own"
+killed_by = ["tests/test_calc.py::test_f"]
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A project with one code file, one test file and an empty catalogue."""
+    for name, text in {"calc.py": CODE, "tests/test_calc.py": "", "mutants/.keep": ""}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def problems(root: Path, *entries: str) -> list[str]:
+    """Check a catalogue of these entries."""
+    (root / "mutants" / "a.toml").write_text("".join(f"[[mutant]]\n{entry}\n" for entry in entries))
+    return load(root, load_settings(root)).problems
+
+
+def changed(**values: str) -> str:
+    """The good entry with some lines replaced."""
+    lines = [values.get(line.partition(" = ")[0], line) for line in GOOD.splitlines()]
+    return "\n".join(line for line in lines if line)
+
+
+def test_a_good_entry_has_no_problem(root: Path) -> None:
+    assert problems(root, GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "sentence"),
+    [
+        (GOOD + 'becase = "typo"', "unknown key 'becase'; did you mean 'because'?"),
+        (changed(origin=""), "key 'origin' is missing"),
+        (changed(because='because = " "'), "key 'because' is empty"),
+        (changed(id='id = "Not Kebab"'), "the id should be kebab-case"),
+        (changed(file='file = "calk.py"'), "there is no file 'calk.py'; did you mean 'calc.py'?"),
+        (changed(file='file = "../outside.py"'), "lies outside the allowed roots (.)"),
+        (changed(scope='scope = "ff"'), "there is no definition 'ff'; did you mean 'f'?"),
+        (
+            changed(find='find = "x + 7"'),
+            "the anchor occurs 0 times inside 'f', should be once; it is nowhere",
+        ),
+        (changed(find='find = "self.n"'), "it occurs 2 times elsewhere in the file"),
+        (changed(find='find = "y"'), "the anchor occurs 2 times inside 'f' (lines 2, 3), should be once"),
+        (changed(find='find = ""'), "find is empty"),
+        (changed(replace='replace = "x + 1"'), "replace equals find"),
+        (changed(replace='replace = "x +"'), "the mutated text has a syntax error in line"),
+        (changed(replace='replace = "(yield from x"'), "the mutated text has a syntax error in line"),
+        (changed(replace='replace = "x + 1  # more"'), "the syntax tree is unchanged"),
+        (changed(replace=""), "key 'find' or 'replace' is missing"),
+        (changed(killed_by="killed_by = []"), "killed_by has 0 ids, should have 1 to 3"),
+        (changed(killed_by='killed_by = ["test_f"]'), "should be a pytest id such as path/test_x.py::test_y"),
+        (changed(killed_by='killed_by = ["tests/test_no.py::t"]'), "there is no file 'tests/test_no.py'"),
+        (changed(killed_by='killed_by = ["tests/test_calc.py::test_*"]'), "a killer is an exact id"),
+        (
+            GOOD + 'must_stay_green = ["tests/test_calc.py::test_f"]',
+            "is both in killed_by and in must_stay_green",
+        ),
+        (GOOD + 'kind = "equivalent"', "kind is 'equivalent' without why"),
+        (GOOD + 'kind = "equal"', "key 'kind' is 'equal'"),
+        (GOOD + 'dies_by = "error"', "dies_by is 'error', should be 'assertion' or the dotted name"),
+        (
+            GOOD + 'twin_of = "goood"',
+            "twin_of names 'goood', which is not in the catalogue; did you mean 'good'?",
+        ),
+    ],
+)
+def test_each_mistake_has_its_sentence(root: Path, entry: str, sentence: str) -> None:
+    found = problems(root, entry)
+    assert any(sentence in problem for problem in found), found
+
+
+def test_all_problems_are_told_at_once(root: Path) -> None:
+    found = problems(
+        root, changed(id='id = "one"', find='find = "x + 7"'), changed(id='id = "two"', origin=""), GOOD, GOOD
+    )
+    assert len(found) == 3
+    assert "mutant 'good': the id is already used in mutants/a.toml" in "\n".join(found)
+
+
+def test_a_file_that_is_not_toml_is_named_with_its_line(root: Path) -> None:
+    (root / "mutants" / "b.toml").write_text("[[mutant]\n")
+    assert "mutants/b.toml: is not valid TOML" in load(root, load_settings(root)).problems[0]
+
+
+def test_scopes_reach_methods_nested_functions_and_the_module(root: Path) -> None:
+    for scope, find, replace in (
+        ("Box.get", "self.n", "self.n + 1"),
+        ("Box.put.<locals>.check", "value > 0", "value > 1"),
+        ("Box", "def get(self)", "def get(self, more=0)"),
+        ("<module>", "x + 1", "x + 2"),
+    ):
+        entry = changed(scope=f'scope = "{scope}"', find=f'find = "{find}"', replace=f'replace = "{replace}"')
+        assert problems(root, entry) == [], scope
+
+
+def test_a_link_out_of_the_roots_is_refused(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    outside = tmp_path_factory.mktemp("outside") / "real.py"
+    outside.write_text(CODE)
+    (root / "linked.py").symlink_to(outside)
+    assert "lies outside the allowed roots" in problems(root, changed(file='file = "linked.py"'))[0]
+
+
+def test_a_missing_catalogue_folder_says_what_to_create(tmp_path: Path) -> None:
+    assert "there is no catalogue folder; create it" in load(tmp_path, load_settings(tmp_path)).problems[0]
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ("helper = []", "unknown key 'helper'; did you mean 'helpers'?"),
+        ("[tool.rowproof.limits]\nwal_s = 1", "unknown key 'limits.wal_s'; did you mean 'wall_s'?"),
+        ("[tool.rowproof.limits]\nwall_s = 'long'", "key 'limits.wall_s' is 'long'"),
+        ('roots = ["nowhere"]', "roots names 'nowhere', which does not exist"),
+    ],
+)
+def test_unknown_settings_are_refused(root: Path, table: str, sentence: str) -> None:
+    (root / "pyproject.toml").write_text(f"[tool.rowproof]\n{table}\n")
+    with pytest.raises(InputRefused) as refused:
+        load_settings(root)
+    assert sentence in "\n".join(refused.value.problems)
+
+
+def test_settings_of_other_commands_are_left_alone(root: Path) -> None:
+    (root / "pyproject.toml").write_text('[tool.rowproof.identity]\nanything = "goes"\n')
+    assert load_settings(root).catalogue == "mutants"
