@@ -4,14 +4,21 @@ import re
 
 from documents import ROOT
 
-from harness.mutation import evidence, journal
+from harness.mutation import evidence, journal, matrix
 
 TEXT = (ROOT / "reports" / "README.md").read_text(encoding="utf-8")
 
 
 def test_it_lists_every_file_that_a_run_writes():
     listed = re.findall(r"`([\w.-]+)`", " ".join(re.findall(r"^\| (`.+?`) \|", TEXT, re.MULTILINE)))
-    written = [evidence.EVIDENCE, evidence.PARTIAL, evidence.RUN, evidence.MARKDOWN, journal.NAME]
+    written = [
+        evidence.EVIDENCE,
+        evidence.PARTIAL,
+        evidence.RUN,
+        evidence.MARKDOWN,
+        journal.NAME,
+        matrix.NAME,
+    ]
     assert [name for name in listed if not name.startswith("bench")] == written
 
 
