@@ -1,5 +1,6 @@
 """The examples of CONTRIBUTING are real: the fixture plays green, the mutant passes the catalogue's check."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -41,3 +42,15 @@ def test_the_mutant_of_the_recipe_is_killed_by_the_check_it_names(tmp_path: Path
         judged = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
         assert judged.returncode == 0, judged.stdout + judged.stderr
         assert said in judged.stdout
+
+
+def test_every_word_of_the_glossary_is_a_word_of_the_code():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    words = re.findall(r"^\| \*\*([\w ]+)\*\* \|", text, re.MULTILINE)
+    code = "\n".join(
+        path.read_text(encoding="utf-8").lower()
+        for package in ("harness", "torch_impl", "reference_impl")
+        for path in (ROOT / package).rglob("*.py")
+    )
+    assert len(words) == len(set(words)) > 20
+    assert [word for word in words if not re.search(rf"\b{word}s?\b", code)] == []
