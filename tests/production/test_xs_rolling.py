@@ -595,6 +595,46 @@ def test_the_columns_before_a_shorter_run_are_zero_whatever_lies_in_the_ring():
     assert not (tail == POISON).any()
 
 
+# -- what goes along --------------------------------------------------------------------------------------
+
+
+@both_payloads
+@both_plans
+@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize("always_ragged", [True, False])
+def test_settings_go_along_with_every_row(retain, plan, flag, always_ragged):
+    given = {"retain": retain, "plan": plan, "per_row_state": flag, "always_ragged": always_ragged}
+    cache = at(9, 9, **given)
+    others = [
+        cache.split_row(0),
+        XsRolling.assemble([cache, cache]),
+        cache.adopt(cache.storage()["comp"][:, :2], cache.tail(), [9, 9], [0, 0]),
+    ]
+    for other in others:
+        assert {name: getattr(other, name) for name in given} == given
+        assert (other.geometry, other.hidden_dtype, other.device) == (
+            cache.geometry,
+            torch.int64,
+            cache.device,
+        )
+
+
+@both_payloads
+def test_rows_wider_than_ordinary_stay_so_through_every_change_of_the_batch(retain):
+    """A base is carried along; one worked out from the tokens would be 60, and the promise lost."""
+    cache = wide_beside(30, retain=retain)
+    cache.select([0, 1, 0])
+    wide = [cache.split_row(2), cache.split_row(0)]
+    cache = XsRolling.assemble(wide)
+    live = cache.live_blocks(0)
+    for rows in ([1, 0, 1], [2]):
+        cache.reshape(cache.storage()["comp"][rows, :live].clone(), cache.tail()[rows].clone())
+        assert cache.base == [16] * len(rows)
+    assert cache.tail()[0, :, 0].tolist() == list(range(17, 81))
+    cache.rollback(0, 60)
+    assert cache.tail()[0, :, 0].tolist() == list(range(17, 21))
+
+
 # -- broken rules -----------------------------------------------------------------------------------------
 
 BROKEN = {
