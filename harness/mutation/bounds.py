@@ -11,7 +11,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -41,6 +41,22 @@ def mourn(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     die_with_parent(parent, signal.SIGTERM)
+
+
+def until_bereaved(loop: Callable[[], None], clean_up: Callable[[], None]) -> None:
+    """Run a server's loop until its end or the parent's death, and then always clean up.
+
+    Bereaved comes at most once, and also when the loop is just ending; it must not cut the clean-up short.
+    """
+    try:
+        try:
+            loop()
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    except (Bereaved, ConnectionError, ChildProcessError):
+        pass
+    finally:
+        clean_up()
 
 
 def limit_self(memory_mib: int, output_mib: int, cpu_s: int) -> None:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -58,7 +59,8 @@ class Servers:
         self._stem = subprocess.Popen(
             [sys.executable, "-P", str(_STEM), json.dumps(boot)],
             stdin=subprocess.DEVNULL,
-            stdout=self._log,
+            # Dots of the collected session go nowhere; the log keeps what a dying server has to say.
+            stdout=subprocess.DEVNULL,
             stderr=self._log,
             cwd=self.root,
             env=_environment(self._work),
@@ -90,7 +92,7 @@ class Servers:
             os.killpg(self._stem.pid, signal.SIGKILL)
             self._stem.wait()
         self._log.close()
-        shutil.rmtree(self._work, ignore_errors=True)
+        _remove(self._work)
 
     def _boot(self) -> None:
         settings = self.settings
@@ -171,6 +173,15 @@ class Servers:
         except OSError:
             lines = []
         return f"; its last words: {lines[-1]}" if lines else ""
+
+
+def _remove(folder: str) -> None:
+    """Remove the scratch folder; slots that outlived a killed stem may still be writing into it."""
+    for _ in range(100):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.exists(folder):
+            return
+        time.sleep(0.02)
 
 
 def _environment(work: str) -> dict[str, str]:

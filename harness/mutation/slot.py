@@ -24,7 +24,8 @@ _HIGH_FD = 300
 def serve(sock: socket.socket, work: Work, folder: str, parent: int) -> None:
     """Answer jobs until the engine closes the socket or the parent dies."""
     child: list[int] = []
-    try:
+
+    def loop() -> None:
         bounds.mourn(parent)
         number = 0
         while (job := wire.receive(sock)) is not None:
@@ -37,12 +38,13 @@ def serve(sock: socket.socket, work: Work, folder: str, parent: int) -> None:
             if answer["end"] == "answered":
                 # A first failure may import hundreds of modules; the next child finds them here.
                 memory.import_late(answer["answer"].get("late", []))
-    except (bounds.Bereaved, ConnectionError):
-        pass
-    finally:
+
+    def clean_up() -> None:
         if child:
             bounds.kill_group(child[0])
         bounds.sweep()
+
+    bounds.until_bereaved(loop, clean_up)
 
 
 def _one(

@@ -67,15 +67,16 @@ class Stem:
     def main(self) -> None:
         """Serve the engine's three requests: boot, list, and fork."""
         self.engine["bounds"].mourn(self.parent)
-        try:
-            while (message := self.engine["wire"].receive(self.control)) is not None:
-                reply = getattr(self, f"do_{message['do']}")(message)
-                self.engine["wire"].send(self.control, reply)
-        except (self.engine["bounds"].Bereaved, ConnectionError):
-            pass
-        finally:
-            self.engine["bounds"].sweep()
-            shutil.rmtree(self.work, ignore_errors=True)
+        self.engine["bounds"].until_bereaved(self._serve, self._clean_up)
+
+    def _serve(self) -> None:
+        while (message := self.engine["wire"].receive(self.control)) is not None:
+            reply = getattr(self, f"do_{message['do']}")(message)
+            self.engine["wire"].send(self.control, reply)
+
+    def _clean_up(self) -> None:
+        self.engine["bounds"].sweep()
+        shutil.rmtree(self.work, ignore_errors=True)
 
     def do_boot(self, boot: dict[str, Any]) -> dict[str, Any]:
         """Set up paths and the source patch, and import pytest."""
@@ -287,15 +288,14 @@ class Stem:
     def _keep_watch(self) -> None:
         """Wait for the slots; sweep what their children left behind when one of them is killed."""
         bounds = self.engine["bounds"]
-        try:
+
+        def loop() -> None:
             while self.children:
                 pid, _ = os.wait()
                 self.children.discard(pid)
                 bounds.sweep(self.children)
-        except (bounds.Bereaved, ChildProcessError):
-            pass
-        finally:
-            bounds.sweep()
+
+        bounds.until_bereaved(loop, bounds.sweep)
 
 
 def _early(ran: set[tuple[str, str, int]], paths: set[str]) -> Any:

@@ -33,8 +33,13 @@ def slow(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("victim", ["engine", "server", "child"])
-def test_after_kill_9_no_process_is_left_and_the_tree_is_untouched(slow: Path, victim: str) -> None:
+def test_after_kill_9_no_process_is_left_and_the_tree_is_untouched(
+    slow: Path, victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = snapshot(slow)
+    scratch = slow.parent / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
     run = start(slow)
     try:
         # Engine, stem, collected process, two slots of each kind, and a judging child that sleeps.
@@ -50,6 +55,7 @@ def test_after_kill_9_no_process_is_left_and_the_tree_is_untouched(slow: Path, v
         run.wait()
     assert snapshot(slow) == before
     assert not list((slow / "reports").glob("*.json"))
+    assert wait_for(lambda: not list(scratch.glob("rowproof-*")))
 
 
 def test_after_an_interrupt_the_code_is_130_and_nothing_is_left(slow: Path) -> None:
