@@ -82,9 +82,25 @@ def threads() -> int:
 def children() -> set[int]:
     """Direct children of this process, zombies included."""
     found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        found.update(int(pid) for pid in (task / "children").read_text().split())
+    try:
+        for task in Path("/proc/self/task").iterdir():
+            found.update(int(pid) for pid in (task / "children").read_text().split())
+    except FileNotFoundError:
+        # A kernel without this file: ask every process for its parent.
+        return {pid for pid in _processes() if _parent(pid) == os.getpid()}
     return found
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        # The name in parentheses may hold spaces; the parent is the second field after it.
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 def kill_group(leader: int) -> None:

@@ -43,6 +43,11 @@ class Servers:
         self._asking = threading.Lock()
 
     def __enter__(self) -> Servers:
+        if not sys.platform.startswith("linux"):
+            raise InstrumentBroken(
+                f"judging needs Linux (parent-death signals, pidfd, /proc), this is {sys.platform}; "
+                "use a container or a virtual machine"
+            )
         self._work = tempfile.mkdtemp(prefix="rowproof-")
         self._log = Path(self._work, "stem.log").open("wb")
         self._control, control = socket.socketpair()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -89,3 +90,26 @@ def test_the_lock_of_a_killed_run_does_not_hold_up_the_next(
     first.wait()
     assert wait_for(lambda: not running_in(slow))
     assert run(slow, monkeypatch, "--only", "seen").code == 0
+
+
+def test_a_run_whose_tests_write_into_the_tree_is_void(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = lay(read("killed"), tmp_path / "project")
+    with (root / "tests" / "test_calc.py").open("a") as handle:
+        handle.write("\n\ndef test_g():\n    open('dropped.txt', 'w').close()\n    assert calc.f(1) == 2\n")
+    catalogue = root / "mutants" / "sums.toml"
+    catalogue.write_text(catalogue.read_text().replace("::test_f", "::test_g"))
+    ran = run(root, monkeypatch)
+    assert ran.code == 4
+    assert "files changed while the run was judging" in ran.text
+
+
+def test_a_reports_folder_that_cannot_be_made_is_told_without_a_traceback(tmp_path: Path) -> None:
+    root = lay(read("killed"), tmp_path / "project")
+    (root / "reports").write_text("in the way")
+    process = start(root, stdout=subprocess.PIPE)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 4
+    assert "Traceback" not in text
+    assert "reports: File exists; nothing of this run was written as evidence" in text
