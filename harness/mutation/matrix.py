@@ -41,7 +41,7 @@ def fill(
 
 
 def _killing(campaign: Campaign, mutant: Mutant, mode: str, tests: Sequence[str]) -> Iterator[str]:
-    """Tests share forks; a red among them is judged again alone, by reimport."""
+    """Tests share forks; a red among them is judged again alone."""
     fault = prepare.of_mutant(campaign.root, mutant)
     for batch in batches(tests):
         seen = _once(campaign, fault, mode, batch)
@@ -49,7 +49,7 @@ def _killing(campaign: Campaign, mutant: Mutant, mode: str, tests: Sequence[str]
             t for t in batch if read(seen[t], fault.sources, mutant.dies_by).reading is not Reading.PASSED
         ]
         for test in suspects:
-            alone = _once(campaign, fault, "reimport", [test])[test]
+            alone = _once(campaign, fault, mode, [test])[test]
             if read(alone, fault.sources, mutant.dies_by).reading is Reading.KILLED:
                 yield test
 

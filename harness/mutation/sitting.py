@@ -15,6 +15,8 @@ from typing import Any
 from .facts import leaves, message
 from .serving import Project
 
+_modules: dict[str, Any] = sys.modules
+
 
 class Recorder:
     """A plugin that notes every report as raw facts. Several call reports per item are normal (subtests)."""
@@ -155,6 +157,8 @@ def _settle_hypothesis(item: Any) -> None:
     function = getattr(function, "__func__", function)
     current = getattr(function, "_hypothesis_internal_use_settings", None)
     if current is not None:
+        # Its plug-in would prepare a patch file for every red property, a second each; nobody reads it here.
+        _modules["hypothesis.extra._patching"] = None
         function._hypothesis_internal_use_settings = _profile(current)
 
 

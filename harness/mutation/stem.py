@@ -127,10 +127,6 @@ class Stem:
             os.close(fd)
         return self._only_answer(reader, None, LEARN_S)
 
-    def do_watch(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Nothing to do but to be asked: the reply says that the stem is alive."""
-        return {"ok": True}
-
     def _fork_slots(self, mode: str, context: Any, parent: int) -> None:
         for index, fd in enumerate(self.ends[mode]):
             pid = os.fork()

@@ -12,7 +12,7 @@ from rich.table import Table
 from ..exit_codes import ExitCode
 from ..mutation.decide import Finding, counts
 from ..mutation.matrix import Study
-from .rows import HEADINGS, control_lines, legend, rows
+from .rows import HEADINGS, control_lines, legend, rows, scope_line
 
 _NARROW = 100
 
@@ -32,7 +32,7 @@ def print_report(predicate: Mapping[str, Any], notes: Mapping[str, Any], finding
         )
     if table.row_count:
         console.print(table)
-    for line in [counts(predicate), *control_lines(predicate), *legend(predicate)]:
+    for line in [counts(predicate), scope_line(predicate), *control_lines(predicate), *legend(predicate)]:
         console.print(escape(line), soft_wrap=True, highlight=False)
     print_findings(findings)
 

@@ -6,13 +6,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..mutation.decide import Finding, counts, exit_code
-from .rows import HEADINGS, control_lines, legend, rows
+from .rows import HEADINGS, control_lines, legend, rows, scope_line
 
 
 def markdown(predicate: Mapping[str, Any], notes: Mapping[str, Any], findings: Sequence[Finding]) -> str:
     """Render the report."""
     code = exit_code(list(findings))
-    lines = ["# Mutation report", "", f"exit {int(code)}: {code.meaning}", "", counts(predicate), ""]
+    lines = [
+        "# Mutation report",
+        "",
+        f"exit {int(code)}: {code.meaning}",
+        "",
+        counts(predicate),
+        "",
+        scope_line(predicate),
+        "",
+    ]
     if findings:
         lines += ["## Findings", "", *(f"- exit {int(f.code)}: {_cell(f.sentence)}" for f in findings), ""]
     lines += ["## Mutants", "", _table_row(HEADINGS), _table_row(["---"] * len(HEADINGS))]

@@ -55,6 +55,15 @@ def control_lines(predicate: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def scope_line(predicate: Mapping[str, Any]) -> str:
+    """What was run for this report, and what was not."""
+    if not predicate["complete"]:
+        return "a filtered run, in partial.json: it says nothing about the rest, and the gate refuses it"
+    return (
+        "each entry was judged by its named killers and must_stay_green; others only where none of them fired"
+    )
+
+
 def legend(predicate: Mapping[str, Any]) -> list[str]:
     """The meaning of every verdict that occurs."""
     found = {record["verdict"] for record in predicate["mutants"]}
