@@ -259,12 +259,15 @@ class RowMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     @precondition(lambda self: bool(self.parked))
     def assemble(self, data: st.DataObject) -> None:
-        """Parked sequences join the batch, or become it."""
+        """Parked sequences join the batch, or become it; per-row state is on, so reconcile must do nothing."""
         self._draw = data.draw
         free = sorted(set(self.parked) - {member.number for member in self.order})
-        order = self._draw(st.permutations(free))
-        if free:
-            self._step(do.Assemble(tuple(order[: self._one_of(range(len(order), 0, -1))])))
+        if not free:
+            return
+        coming = tuple(self._draw(st.permutations(free))[: self._one_of(range(len(free), 0, -1))])
+        if len(coming) > 1 and self._one_of((False, True)):
+            self._step(do.Reconcile(coming))
+        self._step(do.Assemble(coming))
 
     @rule(data=st.data())
     @precondition(lambda self: bool(self.parked) or len(self.order) == 1)
