@@ -19,9 +19,11 @@ from .observe import first_message, observations
 from .prepare import Fault
 from .servers import Servers
 from .settings import Settings
-from .verdict import Reading, Verdict, needs_another, read, rule
+from .verdict import Reading, needs_another, read, rule
 
 BATCH = 25
+# What a test is taken to need before it was measured.
+UNMEASURED_S = 0.2
 NOTHING = Fault(overlay={}, watch={}, swappable=False)
 Record = dict[str, Any]
 
@@ -95,7 +97,9 @@ class Campaign:
     def wall(self, tests: Sequence[str]) -> float:
         """The wall limit of a judgement, from what the tests took in the baseline."""
         limits = self.settings.limits
-        return limits.wall_s + limits.wall_factor * sum(self.seconds.get(test, 0.0) for test in tests)
+        return limits.wall_s + limits.wall_factor * sum(
+            self.seconds.get(test, UNMEASURED_S) for test in tests
+        )
 
     def ask(self, fault: Fault, mode: str, tests: list[str], alone: bool = False) -> dict[str, Any]:
         """One fork: the slot's reply."""
@@ -160,7 +164,7 @@ class Campaign:
             for test in mutant.killed_by:
                 record["killers"][test] = self._settle(fault, mutant, test, record)
             record["green"] = self._greens(fault, green)
-            if self._unfired(record):
+            if rule(record).needs_suite:
                 record["widened"] = self._widen(fault, mutant)
         ruling = rule(record)
         record.update(verdict=ruling.verdict.value, reason=ruling.reason, killed=list(ruling.killed))
@@ -202,28 +206,20 @@ class Campaign:
                     runs[test] += [observations(again, "reimport", "green-alone", [test])[test]]
         return runs
 
-    @staticmethod
-    def _unfired(record: Record) -> bool:
-        """No killer fired and nothing graver happened: only the rest of the suite can tell."""
-        ruling = rule(record)
-        unrun = ruling.verdict is Verdict.UNKNOWN and "rest of the suite" in ruling.reason
-        return unrun or ruling.verdict is Verdict.NOT_REACHED
-
     def _widen(self, fault: Fault, mutant: Mutant) -> Record:
         """Run the mutant against the rest of the suite; a red counts if it is red alone and green without."""
         suite = [test for test in self.whole_suite() if test not in mutant.killed_by]
-        reaching: list[str] = []
-        suspects: list[str] = []
-        for batch in batches(suite):
-            reply = self.ask(fault, "reimport", batch)
-            for test, seen in observations(reply, "reimport", "widened", batch).items():
-                if seen.get("reached"):
-                    reaching.append(test)
-                if read(seen, fault.sources).reading is not Reading.PASSED:
-                    suspects.append(test)
-        judged = {test: self._really_red(fault, test) for test in suspects}
-        red = {test: seen for test, seen in judged.items() if seen is not None}
-        return {"suite": len(suite), "reaching": len(set(reaching) | set(red)), "red": red}
+        runs: dict[str, dict[str, Any]] = {}
+        for seen in self.each(lambda batch: self._together(fault, batch), batches(suite)):
+            runs.update(seen)
+        suspects = [t for t, seen in runs.items() if read(seen, fault.sources).reading is not Reading.PASSED]
+        judged = zip(suspects, self.each(lambda test: self._really_red(fault, test), suspects), strict=True)
+        red = {test: seen for test, seen in judged if seen is not None}
+        reaching = {test for test, seen in runs.items() if seen.get("reached")} | set(red)
+        return {"suite": len(suite), "reaching": len(reaching), "red": red}
+
+    def _together(self, fault: Fault, batch: list[str]) -> dict[str, dict[str, Any]]:
+        return observations(self.ask(fault, "reimport", batch), "reimport", "widened", batch)
 
     def _really_red(self, fault: Fault, test: str) -> dict[str, Any] | None:
         plain = observations(self.ask(NOTHING, "reimport", [test]), "reimport", "baseline", [test])[test]
@@ -237,7 +233,9 @@ class Campaign:
         """Every test of the project, collected once when it is first needed."""
         if self.suite is None:
             with self.turns.shared():
-                self.suite = sorted(self.servers.list_tests(self.settings.tests)["items"])
+                self.suite = sorted(
+                    self.servers.list_tests(self.settings.suite or self.settings.tests)["items"]
+                )
         return self.suite
 
 

@@ -6,6 +6,7 @@ Every key is optional; without the table the engine works on any pytest project.
     catalogue = "mutants"              # folder of the catalogue, one TOML file per theme
     roots = ["."]                      # mutated files must lie under one of these
     tests = ["tests"]                  # test trees; default: pytest's testpaths, else tests/, else "."
+    suite = []                         # where to look when no listed killer fires; default: the tests
     helpers = []                       # files or folders, outside the tests, whose assertions count as test assertions
     import_paths = ["."]               # put at the front of sys.path in the servers
     reports = "reports"                # the only folder that a run writes to
@@ -71,6 +72,7 @@ class Settings:
     catalogue: str = "mutants"
     roots: tuple[str, ...] = (".",)
     tests: tuple[str, ...] = ()
+    suite: tuple[str, ...] = ()
     helpers: tuple[str, ...] = ()
     import_paths: tuple[str, ...] = (".",)
     reports: str = "reports"
@@ -113,7 +115,12 @@ def _default_tests(root: Path, tool: Mapping[str, Any]) -> list[str]:
 
 
 def _missing_paths(root: Path, settings: Settings) -> list[str]:
-    named = {"roots": settings.roots, "helpers": settings.helpers, "tests": settings.tests}
+    named = {
+        "roots": settings.roots,
+        "helpers": settings.helpers,
+        "tests": settings.tests,
+        "suite": settings.suite,
+    }
     return [
         f"pyproject.toml [tool.rowproof]: {key} names '{path}', which does not exist; name an existing path"
         for key, paths in named.items()

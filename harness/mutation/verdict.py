@@ -73,19 +73,21 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Read:
-    """A reading with the fact that decided it."""
+    """A reading with the fact that decided it; `needs` is the role of a run that is still missing."""
 
     reading: Reading
     note: str = ""
+    needs: str | None = None
 
 
 @dataclass(frozen=True)
 class Ruling:
-    """A verdict with its reason and the killers that killed."""
+    """A verdict with its reason and the killers that killed; `needs_suite` when only the other tests can tell."""
 
     verdict: Verdict
     reason: str
     killed: tuple[str, ...] = ()
+    needs_suite: bool = False
 
 
 def read(seen: Observation, sources: Mapping[str, str], dies_by: str = "assertion") -> Read:
@@ -183,16 +185,16 @@ def fate(attempts: Sequence[Observation], sources: Mapping[str, str], dies_by: s
         or (result.reading in (Reading.KILLED, Reading.TIMED_OUT) and not seen.get("stale"))
     ]
     if not weighty:
-        return Read(Reading.UNKNOWN, "was never judged by reimport")
+        return Read(Reading.UNKNOWN, "was never judged by reimport", needs="judge")
     if weighty[0][1].reading is Reading.TIMED_OUT:
         weighty = weighty[1:]
         if not weighty or weighty[0][0]["role"] != "alone":
-            return Read(Reading.UNKNOWN, "timed out and was not run alone")
+            return Read(Reading.UNKNOWN, "timed out and was not run alone", needs="alone")
     first = weighty[0][1]
     if first.reading is not Reading.KILLED:
         return first
     if len(weighty) < 2 or weighty[1][0]["mode"] == "swap":
-        return Read(Reading.UNKNOWN, "the kill was not confirmed")
+        return Read(Reading.UNKNOWN, "the kill was not confirmed", needs="confirm")
     second = weighty[1][1]
     if second.reading is not Reading.KILLED:
         return Read(Reading.FLAKY, f"killed once; the confirmation: {second.reading} {second.note}".strip())
@@ -201,14 +203,7 @@ def fate(attempts: Sequence[Observation], sources: Mapping[str, str], dies_by: s
 
 def needs_another(attempts: Sequence[Observation], sources: Mapping[str, str], dies_by: str) -> str | None:
     """The role of the run that is still missing for this killer, or None when its fate is settled."""
-    if not attempts:
-        return "judge"
-    found = fate(attempts, sources, dies_by)
-    if found.note == "was never judged by reimport":
-        return "judge"
-    if found.note == "timed out and was not run alone":
-        return "alone"
-    return "confirm" if found.note == "the kill was not confirmed" else None
+    return fate(attempts, sources, dies_by).needs
 
 
 _GRAVE = (
@@ -232,7 +227,8 @@ def rule(record: Mapping[str, Any]) -> Ruling:
             return Ruling(verdict, found[0])
     killed = tuple(test for test, f in fates.items() if f.reading is Reading.KILLED)
     if not _reached(record):
-        return Ruling(Verdict.NOT_REACHED, Verdict.NOT_REACHED.meaning + _left(record))
+        reason = Verdict.NOT_REACHED.meaning + _left(record)
+        return Ruling(Verdict.NOT_REACHED, reason, needs_suite=record["widened"] is None)
     if killed:
         return _rule_killed(record, fates, killed)
     return _rule_unkilled(record)
@@ -271,7 +267,9 @@ def red_greens(record: Mapping[str, Any]) -> list[str]:
 def _rule_unkilled(record: Mapping[str, Any]) -> Ruling:
     widened = record["widened"]
     if widened is None:
-        return Ruling(Verdict.UNKNOWN, "no killer fired and the rest of the suite was not run")
+        return Ruling(
+            Verdict.UNKNOWN, "no killer fired and the rest of the suite was not run", needs_suite=True
+        )
     if widened["red"]:
         names = ", ".join(list(widened["red"])[:3])
         return Ruling(Verdict.KILLED_ELSEWHERE, f"{len(widened['red'])} other tests are red: {names}")
