@@ -76,7 +76,7 @@ class Compressor:
         return projected.unflatten(-1, (self.span, self.series_width))
 
     def pool(self, windows: Tensor, block: Tensor) -> Tensor:
-        """windows [N, span, ratio, 2 * d] to blocks [N, d]; block [N] int64 is each window's absolute index.
+        """windows [N, span, ratio, 2 * d] to blocks [N, d]; block [N] is each window's absolute index, int64 on the CPU.
 
         With span 2 the window of block 0 has no predecessor: whatever its first group holds, it gets value 0
         and logit -inf, so weight exactly 0.
@@ -90,13 +90,16 @@ class Compressor:
     def _pool(self, windows: Tensor, block: Tensor) -> Tensor:
         value, gate = windows.unflatten(-1, (2, self.block_width)).unbind(-2)  # each [N, span, ratio, d]
         logit = gate + self.bias
-        if self.span == 2:
-            absent = torch.zeros(windows.shape[:3], dtype=torch.bool, device=windows.device)
-            absent[:, 0] = (block == 0)[:, None]
-            value = value.masked_fill(absent[..., None], 0)
-            logit = logit.masked_fill(absent[..., None], -torch.inf)
-        weight = logit.flatten(1, 2).softmax(dim=1)  # over the slots, per channel
-        pooled = (weight * value.flatten(1, 2)).sum(dim=1)
+        opening = (block == 0).nonzero().squeeze(1).to(windows.device)
+        if self.span == 2 and len(opening):
+            value = value.clone()
+            value[opening, 0] = 0
+            logit[opening, 0] = -torch.inf
+        value, logit = value.flatten(1, 2), logit.flatten(1, 2)  # [N, slots, d]
+        # Softmax over the slots, per channel; the division is done once, on the sum.
+        weight = (logit - logit.amax(dim=1, keepdim=True)).exp_()
+        pooled = (weight * value).sum(dim=1) / weight.sum(dim=1)
         scale = (pooled.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
         normed = self.norm * pooled * scale
-        return self.rope.rotate(normed, block * self.ratio).to(self.block_dtype)
+        position = (block * self.ratio).to(windows.device)
+        return self.rope.rotate(normed, position).to(self.block_dtype)

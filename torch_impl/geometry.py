@@ -1,5 +1,6 @@
-"""Where tokens, blocks and windows lie: pure integers, no tensors.
+"""Where tokens, blocks and windows lie: pure integers, no payloads.
 
+A count is an int, or an int64 tensor [B] on the CPU with one count per row: the formulas are the same.
 Words: `ratio` r tokens become one block; a block's window spans `span` groups of r tokens (CSA 2, HCA 1);
 `margin` m is how many tokens a row may always roll back.
 """
@@ -8,6 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+Count = TypeVar("Count", int, Tensor)
+
+
+def at_least_zero(n: Count) -> Count:
+    """max(n, 0), also for one count per row."""
+    return n * (n > 0)
 
 
 @dataclass(frozen=True)
@@ -25,25 +37,26 @@ class Geometry:
                 "ratio >= 1, span 1 (HCA) or 2 (CSA), margin >= 0; correct the layer's configuration"
             )
 
-    def blocks(self, tokens: int) -> int:
+    def blocks(self, tokens: Count) -> Count:
         """How many blocks `tokens` tokens have completed."""
         return tokens // self.ratio
 
-    def first_token(self, block: int) -> int:
+    def first_token(self, block: Count) -> Count:
         """The earliest token that block `block` pools."""
-        return max(block + 1 - self.span, 0) * self.ratio
+        return at_least_zero(block + 1 - self.span) * self.ratio
 
-    def need(self, tokens: int) -> int:
+    def need(self, tokens: Count) -> Count:
         """The earliest token that the next block after `tokens` tokens will pool."""
         return self.first_token(self.blocks(tokens))
 
-    def base_after(self, tokens: int, base: int) -> int:
+    def base_after(self, tokens: Count, base: Count) -> Count:
         """The base of a row that has just advanced to `tokens` tokens.
 
         It keeps what a rollback of `margin` tokens would need, and never promises again what it has
         given up: without the floor `base`, a rollback that must be refused is accepted later.
         """
-        return max(self.need(max(tokens - self.margin, 0)), base)
+        kept = self.need(at_least_zero(tokens - self.margin))
+        return base + at_least_zero(kept - base)
 
     @property
     def width_max(self) -> int:
@@ -71,13 +84,11 @@ class Group:
     opens: bool
 
 
-def completed(geometry: Geometry, tokens: Sequence[int], n_new: Sequence[int]) -> list[tuple[int, int]]:
-    """The (row, block) pairs that complete when row i takes n_new[i] more tokens, in row order."""
-    return [
-        (row, block)
-        for row, (t, n) in enumerate(zip(tokens, n_new, strict=True))
-        for block in range(geometry.blocks(t), geometry.blocks(t + n))
-    ]
+def runs(first: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+    """Row i's integers first[i] .. first[i] + length[i] - 1, all rows in order: (rows [N], integers [N])."""
+    rows = torch.repeat_interleave(length)
+    before = length.cumsum(0) - length  # integers of the rows before
+    return rows, torch.arange(len(rows)) + (first - before)[rows]
 
 
 def groups(geometry: Geometry, tokens: Sequence[int], n_new: Sequence[int]) -> list[Group]:

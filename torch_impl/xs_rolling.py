@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Literal, NamedTuple, Protocol
 
 import torch
@@ -241,81 +240,76 @@ class XsRolling:
 
     def _advance_ragged(self, xs: Tensor, counts: Sequence[int]) -> None:
         """Every row has its own window, slots and columns. xs [B, T, H], right-padded."""
-        fresh = self._pack(xs, counts)
-        if self.plan == "gathered":
-            rows, blocks, pooled = self._pool_gathered(fresh, counts)
-        else:
-            rows, blocks, pooled = self._pool_grouped(fresh, counts)
+        step = self._pack(xs, counts)
+        pool = self._pool_gathered if self.plan == "gathered" else self._pool_grouped
+        rows, blocks, pooled = pool(step)
         if len(rows):
             self._reserve(1 + int(blocks.max()))
             self._scatter(rows, blocks, pooled)
-        self._retain(fresh, counts)
+        self._retain(step)
 
-    def _pack(self, xs: Tensor, counts: Sequence[int]) -> _Fresh:
-        """Payloads of the new tokens alone, without the padding, in one projection."""
+    def _pack(self, xs: Tensor, counts: Sequence[int]) -> _Step:
+        """The plan of one step, and the payloads of its new tokens without the padding, in one projection."""
+        tokens, n_new = torch.tensor([self.tokens, counts])
         width = xs.shape[1]
         flat = xs.reshape(-1, xs.shape[2])
         if any(n != width for n in counts):
-            taken = torch.arange(width) < torch.tensor(counts)[:, None]
-            flat = flat[taken.flatten().nonzero().squeeze(1).to(self.device)]
-        start = [0, *accumulate(counts)][:-1]
-        offset = torch.tensor([s - t for s, t in zip(start, self.tokens, strict=True)])
-        return _Fresh(self._payload(flat), offset)
+            _, taken = geo.runs(torch.arange(self.rows) * width, n_new)
+            flat = flat[self._to(taken)]
+        return _Step(tokens, n_new, self._payload(flat), n_new.cumsum(0) - n_new - tokens)
 
-    def _pool_gathered(self, fresh: _Fresh, counts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    def _pool_gathered(self, step: _Step) -> tuple[Tensor, Tensor, Tensor]:
         """Every completed (row, block) is one window, gathered by absolute token; one pool call."""
-        pairs = torch.tensor(geo.completed(self.geometry, self.tokens, counts), dtype=torch.int64).view(-1, 2)
-        rows, blocks = pairs.unbind(1)  # [N]
+        g0, g1 = self.geometry.blocks(step.tokens), self.geometry.blocks(step.tokens + step.n_new)
+        rows, blocks = geo.runs(g0, g1 - g0)  # [N]
         if not len(rows):
             return rows, blocks, self._comp[:0, 0]
-        span, ratio = self.geometry.span, self.geometry.ratio
-        shape = (len(rows), span, ratio, self.compressor.series_width)
-        windows = torch.zeros(shape, dtype=self.compressor.payload_dtype, device=self.device)
-        for series in range(span):
-            group = blocks - (span - 1 - series)
-            present = (group >= 0).nonzero().squeeze(1)  # block 0 has no predecessor: nothing is read for it
-            if len(present):
-                tokens = group[present, None] * ratio + torch.arange(ratio)
-                windows[self._to(present), series] = self._gather_series(fresh, rows[present], tokens, series)
-        return rows, blocks, self.compressor.pool(windows, self._to(blocks))
-
-    def _gather_series(self, fresh: _Fresh, rows: Tensor, tokens: Tensor, series: int) -> Tensor:
-        """One series of the payloads of row rows[n]'s absolute tokens [N, k], as [N, k, series_width]."""
-        arrived = torch.tensor(self.tokens)[rows, None] <= tokens
-        rows = rows[:, None].expand_as(tokens)
-        old, new = (~arrived).flatten().nonzero().squeeze(1), arrived.flatten().nonzero().squeeze(1)
-        stored, taken = (
-            self._series_of(self._ring.flatten(0, 1), series),
-            self._series_of(fresh.payload, series),
-        )
-        ring_index = (rows * self._ring.shape[1] + tokens % self._ring.shape[1]).flatten()[old]
-        fresh_index = (fresh.offset[rows] + tokens).flatten()[new]
-        out = torch.empty(tokens.numel(), stored.shape[1], dtype=stored.dtype, device=self.device)
-        out[self._to(old)] = stored[self._to(ring_index)]
-        out[self._to(new)] = taken[self._to(fresh_index)]
+        windows = self._gather(step, rows, blocks)
         if self.retain == "hidden":
-            out = self.compressor.project(out, series)
-        return out.unflatten(0, tokens.shape)
+            series = [self.compressor.project(w.flatten(0, 1), k) for k, w in enumerate(windows.unbind(1))]
+            windows = torch.stack([part.unflatten(0, (len(rows), -1)) for part in series], dim=1)
+        return rows, blocks, self.compressor.pool(windows, blocks)
 
-    def _series_of(self, payload: Tensor, series: int) -> Tensor:
-        """The columns of payload [N, F] that one series of a window needs."""
-        if self.retain == "hidden":
-            return payload
-        width = self.compressor.series_width
-        return payload[:, series * width : (series + 1) * width]
+    def _gather(self, step: _Step, rows: Tensor, blocks: Tensor) -> Tensor:
+        """What the windows of blocks[n] of rows[n] hold: [N, span, ratio, F or series_width].
 
-    def _pool_grouped(self, fresh: _Fresh, counts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        Of a projected token only the series that its group serves is read. Block 0 has no predecessor:
+        nothing is read for it, and zeros stand there.
+        """
+        span, ratio, slots = self.geometry.span, self.geometry.ratio, self._ring.shape[1]
+        group = blocks[:, None] + torch.arange(1 - span, 1)  # [N, span]
+        token = (group[..., None] * ratio + torch.arange(ratio)).flatten()
+        row = rows.repeat_interleave(span * ratio)
+        # A projected token is `span` rows of its storage, one per series.
+        parts = span if self.retain == "projected" else 1
+        part = torch.arange(parts).repeat_interleave(ratio).repeat(len(rows)) if parts > 1 else 0
+        width = self._ring.shape[2] // parts
+        windows = torch.empty(len(token), width, dtype=self._ring.dtype, device=self.device)
+        if span == 2 and bool((blocks == 0).any()):
+            windows[self._to(token < 0)] = 0
+        arrived = token >= step.tokens[row]
+        stored = (token >= 0) & ~arrived
+        for source, index, chosen in (
+            (self._ring, row * slots + token % slots, stored),
+            (step.payload, step.offset[row] + token, arrived),
+        ):
+            to = chosen.nonzero().squeeze(1)
+            if len(to):
+                index = (index * parts + part)[to]
+                windows[self._to(to)] = source.view(-1, width)[self._to(index)]
+        return windows.unflatten(0, (len(rows), span, ratio))
+
+    def _pool_grouped(self, step: _Step) -> tuple[Tensor, Tensor, Tensor]:
         """Rows with equal windows share one pool call over their contiguous runs."""
         pooled, rows, blocks = [], [], []
-        for group in geo.groups(self.geometry, self.tokens, counts):
-            start = torch.tensor([self.tokens[row] for row in group.rows])
-            g0 = torch.tensor([self.live_blocks(row) for row in group.rows])
+        for group in geo.groups(self.geometry, step.tokens.tolist(), step.n_new.tolist()):
             row = torch.tensor(group.rows)
+            start, g0 = step.tokens[row], self.geometry.blocks(step.tokens[row])
             end = (g0[:1] + group.take) * self.geometry.ratio - start[:1]
             before = start[:, None] + torch.arange(-group.behind, 0)
             after = start[:, None] + torch.arange(int(end))
             stored = self._ring[self._to(row[:, None]), self._to(before % self._ring.shape[1])]
-            taken = fresh.payload[self._to(fresh.offset[row, None] + after)]
+            taken = step.payload[self._to(step.offset[row, None] + after)]
             block = g0[:, None] + torch.arange(group.take)  # [n, take]
             pooled.append(self._pool_run(torch.cat([stored, taken], dim=1), block, group.opens).flatten(0, 1))
             rows.append(row[:, None].expand_as(block).flatten())
@@ -346,28 +340,24 @@ class XsRolling:
             else:
                 own = own[:, 1:]
             windows = torch.stack([before, own], dim=2)  # [n, take, span, ratio, series_width]
-        pooled = self.compressor.pool(windows.flatten(0, 1), self._to(blocks.flatten()))
+        pooled = self.compressor.pool(windows.flatten(0, 1), blocks.flatten())
         return pooled.unflatten(0, (n, -1))
 
     def _scatter(self, rows: Tensor, blocks: Tensor, pooled: Tensor) -> None:
         """pooled [N, d] to comp, each to its own row and its own column."""
         self._comp[self._to(rows), self._to(blocks)] = pooled
 
-    def _retain(self, fresh: _Fresh, counts: Sequence[int]) -> None:
-        """Write each row's new tokens that it promises to keep, then count them."""
-        rows, tokens = [], []
-        for row, n in enumerate(counts):
-            if n == 0:
-                continue
-            t = self.tokens[row]
-            self.base[row] = self.geometry.base_after(t + n, self.base[row])
-            self.tokens[row] = t + n
-            kept = range(max(t, self.base[row]), t + n)
-            rows += [row] * len(kept)
-            tokens += kept
-        row, token = torch.tensor([rows, tokens], dtype=torch.int64)
-        source = fresh.payload[self._to(fresh.offset[row] + token)]
+    def _retain(self, step: _Step) -> None:
+        """Write each row's new tokens that it promises to keep, then count them. Idle rows keep everything."""
+        after, base = step.tokens + step.n_new, torch.tensor(self.base)
+        base = torch.where(step.n_new > 0, self.geometry.base_after(after, base), base)
+        first = torch.maximum(step.tokens, base)
+        row, token = geo.runs(first, after - first)
+        source = step.payload
+        if len(row) < len(source):  # else every new token is kept, in this order
+            source = source[self._to(step.offset[row] + token)]
         self._ring[self._to(row), self._to(token % self._ring.shape[1])] = source
+        self.tokens, self.base = after.tolist(), base.tolist()
 
     # -- rollback -----------------------------------------------------------------------------------------
 
@@ -691,11 +681,13 @@ class XsRolling:
         return index.to(self.device, non_blocking=True)
 
 
-class _Fresh(NamedTuple):
-    """New tokens of one step: row i's absolute token a is payload[offset[i] + a]."""
+class _Step(NamedTuple):
+    """One ragged step. Counts are on the CPU; row i's new token a (absolute) is payload[offset[i] + a]."""
 
+    tokens: Tensor  # [B] int64, before the step
+    n_new: Tensor  # [B] int64
     payload: Tensor  # [sum of n_new, F]
-    offset: Tensor  # [B] int64, on the CPU
+    offset: Tensor  # [B] int64
 
 
 def reconcile_xs_bases(rows: Sequence[XsRolling]) -> None:

@@ -35,6 +35,7 @@ class TokenCompressor:
     def pool(self, windows: Tensor, block: Tensor) -> Tensor:
         self.pool_calls += 1
         ids = windows.squeeze(-1).clone()
+        block = block.to(ids.device)
         if self.span == 2:
             ids[block == 0, 0] = ABSENT
         return torch.cat([ids.flatten(1), block[:, None]], dim=1)
