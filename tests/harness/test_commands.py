@@ -106,3 +106,24 @@ def test_flags_that_exclude_each_other_are_refused(project: Path, monkeypatch: p
 def test_only_of_an_unknown_id_names_the_nearest(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = run(project, monkeypatch, "--only", "the-fall")
     assert (ran.code, ran.text) == (2, "--only the-fall: there is no such mutant; did you mean 'the-fault'?")
+
+
+def test_rowproof_names_its_commands_and_refuses_others() -> None:
+    for arguments, code in ((["--help"], 0), ([], 2), (["mutat"], 2)):
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", *arguments], cwd=REPOSITORY, capture_output=True, text=True
+        )
+        assert done.returncode == code
+        assert "rowproof mutate    does every listed fault die by its named checks?" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_rowproof_mutate_is_the_same_command(project: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "harness", "mutate", "--check"],
+        cwd=project,
+        env={"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "1 valid entries in 1 files: no problems\n"
