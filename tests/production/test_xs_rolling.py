@@ -183,11 +183,10 @@ def test_an_idle_row_that_is_wider_than_ordinary_keeps_its_base_and_every_byte(r
 @pytest.mark.parametrize("always_ragged", [False, True])
 @pytest.mark.parametrize("columns", [0, 3])
 def test_an_advance_by_nothing_changes_no_byte(columns, always_ragged):
-    for cache in (
-        wide_beside(30, always_ragged=always_ragged),
-        at(9, 9, always_ragged=always_ragged),
-        token_rows(2),
-    ):
+    """Also where all rows are equal and wider than ordinary: a step that took no token would narrow them."""
+    wide, ragged = (wide_beside(*tokens, always_ragged=always_ragged) for tokens in ((), (30,)))
+    wide.select([0, 0])
+    for cache in (wide, ragged, at(9, 9, always_ragged=always_ragged), token_rows(2)):
         cache.fill_dead(POISON)
         before = memory(cache)
         cache.advance(torch.full((2, columns, 1), POISON), [0, 0])
