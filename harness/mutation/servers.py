@@ -59,7 +59,7 @@ class Servers:
                 ours[mode].append(here)
                 theirs[mode].append(there)
         ends = {mode: [s.fileno() for s in sockets] for mode, sockets in theirs.items()}
-        boot = {"parent": os.getpid(), "control": control.fileno(), **ends}
+        boot = {"parent": os.getpid(), "work": self._work, "control": control.fileno(), **ends}
         passed = [control.fileno(), *ends["reimport"], *ends["swap"]]
         self._stem = subprocess.Popen(
             [sys.executable, "-P", str(_STEM), json.dumps(boot)],
@@ -104,7 +104,6 @@ class Servers:
         self._ask(
             do="boot",
             root=str(self.root),
-            work=self._work,
             tests=list(settings.tests),
             helpers=list(settings.helpers),
             import_paths=list(settings.import_paths),

@@ -62,7 +62,8 @@ class Stem:
         self.control = socket.socket(fileno=ends["control"])
         self.ends: dict[str, list[int]] = {mode: ends[mode] for mode in ("reimport", "swap")}
         self.children: set[int] = set()
-        self.work = ""
+        # Known before the first message, so that it is removed whatever happens to the engine.
+        self.work: str = ends["work"]
 
     def main(self) -> None:
         """Serve the engine's three requests: boot, list, and fork."""
@@ -80,7 +81,7 @@ class Stem:
 
     def do_boot(self, boot: dict[str, Any]) -> dict[str, Any]:
         """Set up paths and the source patch, and import pytest."""
-        self.boot, self.work = boot, boot["work"]
+        self.boot = boot
         os.chdir(boot["root"])
         sys.path[:0] = [os.path.join(boot["root"], p) for p in boot["import_paths"]]
         sys.argv = ["pytest"]
