@@ -173,5 +173,10 @@ def _machine(device: str) -> dict[str, str]:
     return found
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command line."""
     app()
+
+
+if __name__ == "__main__":
+    main()
