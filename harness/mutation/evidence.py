@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 STATEMENT = "https://in-toto.io/Statement/v1"
-PREDICATE = "https://github.com/rowproof/mutation/v1"
+PREDICATE = "urn:rowproof:mutation:v1"
 EVIDENCE, PARTIAL, RUN, MARKDOWN = "evidence.json", "partial.json", "run.json", "mutation.md"
 
 
