@@ -67,4 +67,11 @@ class AlignRefused(Refusal):
 
 
 class InvariantBroken(Exception):
-    """The state contradicts its own rules: a fault of this package, never of the caller."""
+    """The state contradicts its own rules: a fault of this package, never of the caller.
+
+    row is the batch row that does, or None where it is not one row's.
+    """
+
+    def __init__(self, message: str, row: int | None = None) -> None:
+        super().__init__(message if row is None else f"row {row}: {message}")
+        self.row = row

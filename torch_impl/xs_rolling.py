@@ -153,20 +153,23 @@ class XsRolling:
             )
         for row, (t, b) in enumerate(zip(self.tokens, self.base, strict=True)):
             if not 0 <= b <= t:
-                raise InvariantBroken(f"row {row}: base {b} should lie in 0..tokens={t}")
+                raise InvariantBroken(f"base {b} should lie in 0..tokens={t}", row)
             if b + slots < t:
                 raise InvariantBroken(
-                    f"row {row}: promises tokens {b}..{t - 1}, but the ring has {slots} slots"
+                    f"promises tokens {b}..{t - 1}, but the ring has {slots} slots",
+                    row,
                 )
             if self.geometry.need(t) < b:
                 raise InvariantBroken(
-                    f"row {row}: base {b} lies above {self.geometry.need(t)}, the first token of the next block"
+                    f"base {b} lies above {self.geometry.need(t)}, the first token of the next block",
+                    row,
                 )
             if b % self.geometry.ratio:
-                raise InvariantBroken(f"row {row}: base {b} should be a multiple of {self.geometry.ratio}")
+                raise InvariantBroken(f"base {b} should be a multiple of {self.geometry.ratio}", row)
             if self.geometry.blocks(t) > capacity:
                 raise InvariantBroken(
-                    f"row {row}: {self.geometry.blocks(t)} blocks in {capacity} comp columns"
+                    f"{self.geometry.blocks(t)} blocks in {capacity} comp columns",
+                    row,
                 )
 
     # -- advance ------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ CHECKS = {
     "forced.bytes": "equal rows: the ragged path and the uniform path agree in every byte of the state",
     "lead": "each sequence's dead columns are reported, and only those",
     "kv.tokens": "each K/V slot holds its window's tokens behind its lead",
+    "kv.refusal": "each K/V slot refuses the rollbacks that its window and margin cannot answer, and no other",
     "cache_len": "the precondition of a scalar batch exempts per-row state and nothing else",
 }
 
@@ -56,6 +57,7 @@ def checks_of(fixture: Fixture) -> tuple[str, ...]:
         "forced.bytes": not fixture.uniform,
         "lead": not aligns,
         "kv.tokens": not aligns,
+        "kv.refusal": not fixture.kv_window,
         "cache_len": not aligns,
     }
     names = []

@@ -151,6 +151,7 @@ class Judge:
             self._width(held)
             for row, member in enumerate(play.order):
                 self._probe(row, member, _depths(play.fixture.ratio, play.fixture.margin))
+                self._probe_slot(row, member)
             self._windows()
 
     def _everything(self) -> list[Rows]:
@@ -337,6 +338,26 @@ class Judge:
                 self.record(
                     "refusal" + REFERENCE, row, (f"{told}: alone {_says(alone)}, reference {_says(right)}",)
                 )
+
+    def _probe_slot(self, row: int, member: Member) -> None:
+        """A K/V slot gives back what leaves it the window's tokens before the next one, window - 1."""
+        play = self.play
+        if play.slots is None:
+            return
+        seen, tokens = play.fixture.kv_window - 1, member.promises.tokens
+        spare = member.kv_live - min(tokens, seen)  # tokens that can go while the window stays full
+        for n in sorted({0, 1, play.fixture.margin, spare, spare + 1, tokens, tokens + 1}):
+            right = None
+            if n > tokens:
+                right = "rollback-below-zero"
+            elif member.kv_live - n < min(tokens - n, seen):
+                right = "rollback-below-window"
+            said = play.slots.rollback_refusal(member.number, n)
+            self.trace.compared["kv.refusal"] += 1
+            if said != right:
+                held = f"the slot holds {member.kv_live} of {tokens} tokens, the window is {seen + 1}"
+                told = f"a rollback by {n}: the slot {_says(said)}, by right it {_says(right)}"
+                self.record("kv.refusal", row, (told, held))
 
     def alone_refuses(self, member: Member, row: int, n: int, expected: str) -> None:
         """A rollback that the batch refused is refused alone as well, for the same reason."""

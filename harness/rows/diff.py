@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from harness.rows.events import POISON, STRIDE, Ledger
+from harness.rows.events import POISON, Ledger, origin
 from harness.rows.subject import Array
 
 
@@ -56,11 +56,11 @@ def _guess(ledger: Ledger, wrong: Array, live: Sequence[int]) -> tuple[str, ...]
     ids = [int(token) for token in np.unique(wrong)]
     if POISON in ids:
         return ("poison is read: memory that no row promises",)
-    tokens = [token for token in ids if token >= 0]
+    tokens = [token for token in ids if token > 0]
     if not tokens or not live:
         return ()
-    own, known = live[0] // STRIDE, set(live)
-    others = sorted({token // STRIDE for token in tokens} - {own})
+    own, known = origin(live[0])[0], set(live)
+    others = sorted({origin(token)[0] for token in tokens} - {own})
     if others:
         return (f"tokens of r{', r'.join(map(str, others))} stand in a row of r{own}",)
     if any(token not in known for token in tokens):

@@ -1,7 +1,8 @@
 """Append events: every token that is ever fed is unique, drafts that are rolled back later included.
 
 Data fixed by (row, position), even random data, cannot show a stale draft: the token that replaces it looks
-the same. So a token is identified by the event that appended it, id = sequence * STRIDE + event.
+the same. So a token is identified by the event that appended it, id = sequence * STRIDE + event + 1:
+never 0, which is what memory holds that nobody has written.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ ABSENT = -1
 POISON = -2
 
 
+def origin(token: int) -> tuple[int, int]:
+    """The sequence and the event of an id."""
+    return divmod(token - 1, STRIDE)
+
+
 @dataclass
 class Ledger:
     """Which event appended which token: `positions[s][e]` is the position that event e of sequence s fed."""
@@ -27,7 +33,7 @@ class Ledger:
         fed = self.positions.setdefault(sequence, [])
         first = len(fed)
         fed.extend(range(position, position + n))
-        return [sequence * STRIDE + event for event in range(first, first + n)]
+        return [sequence * STRIDE + event + 1 for event in range(first, first + n)]
 
     def label(self, token: int) -> str:
         """A token in words: r1:t37, or r1:t37#2 if it is the second token that was fed at position 37."""
@@ -35,9 +41,11 @@ class Ledger:
             return "nothing"
         if token == POISON:
             return "poison"
-        sequence, event = divmod(token, STRIDE)
+        if token == 0:
+            return "memory that was never written"
+        sequence, event = origin(token)
         fed = self.positions.get(sequence, [])
-        if token < 0 or event >= len(fed):
+        if token <= 0 or event >= len(fed):
             return f"{token}, which is no token"
         attempt = fed[: event + 1].count(fed[event])
         return f"r{sequence}:t{fed[event]}" + (f"#{attempt}" if attempt > 1 else "")
@@ -76,7 +84,7 @@ class VectorStream:
         return np.full((rows, columns, self.hidden_width), np.nan)
 
     def _vector(self, token: int) -> NDArray[np.float64]:
-        sequence, event = divmod(token, STRIDE)
+        sequence, event = origin(token)
         table = self._vectors.get(sequence)
         if table is None or event >= len(table):
             seed = np.random.default_rng([self._seed, sequence])

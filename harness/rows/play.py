@@ -23,7 +23,7 @@ from harness.rows.events import Ledger, Stream, TokenStream, VectorStream
 from harness.rows.facts import RowBefore, witnessed_by_call, witnessed_by_rollback
 from harness.rows.schedule import Fixture, Step
 from harness.rows.subject import Oracle, Promises, Rows, Setup, Slots, Subject, random_weights
-from harness.rows.trace import Trace
+from harness.rows.trace import Stop, Trace
 
 Lane = Literal["tokens", "values"]
 _HIDDEN_WIDTH, _BLOCK_WIDTH, _ROPE_WIDTH = 8, 8, 4
@@ -122,16 +122,16 @@ class Play:
             self._step(step)
             self.judge.after_step()
         except Stopped as stopped:
-            self.trace.stopped = f"step {self.at} {do.describe(step)}: {stopped}"
+            self.trace.stopped = Stop(self.at, str(stopped))
         except self.subject.refusal as refusal:
             self.judge.record("refusal", None, (f"refused: {refusal}", "it is right to accept"))
-            self.trace.stopped = f"step {self.at} {do.describe(step)}: refused: {refusal}"
+            self.trace.stopped = Stop(self.at, f"refused: {refusal}")
         except self.subject.invariant_broken as broken:
             self.trace.compared["invariant"] += 1
-            self.judge.record("invariant", None, (str(broken),))
-            self.trace.stopped = f"step {self.at} {do.describe(step)}: {broken}"
+            self.judge.record("invariant", getattr(broken, "row", None), (str(broken),))
+            self.trace.stopped = Stop(self.at, f"{type(broken).__name__}: {broken}")
         except Exception as error:  # noqa: BLE001 (the subject's own fault, whatever it is)
-            self.trace.stopped = f"step {self.at} {do.describe(step)}: {type(error).__name__}: {error}"
+            self.trace.stopped = Stop(self.at, f"{type(error).__name__}: {error}")
         return self.trace.stopped is None
 
     # -- steps --------------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ def _write(
     arguments = f" --fixtures {shlex.quote(str(folder))}{arguments}"
     said = [again.message(again.mismatches[0], arguments)] if again.mismatches else []
     if again.stopped is not None:
-        said.append(f"STOPPED  {path.stem} at {again.stopped}")
+        said.append(again.stop_message(arguments))
     replay = f"python -m harness.identity{arguments} --fixture {path.stem}"
     said.append(f"\nfound after {examples} histories, written to {path}\nreplay: {replay}")
     return Found(path, again, examples, "\n".join(said))

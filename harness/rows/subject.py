@@ -102,6 +102,9 @@ class Slots(Protocol):
 
     def rollback(self, sequence: int, n: int) -> None: ...
 
+    def rollback_refusal(self, sequence: int, n: int) -> str | None:
+        """The kind of the refusal that rollback(sequence, n) would end in, or None. Changes nothing."""
+
     def align(self, sequences: Sequence[int], compressors: Sequence[Rows]) -> list[int]:
         """Pad to one length; one lead per sequence."""
 

@@ -18,12 +18,20 @@ class Mismatch:
     said: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Stop:
+    """A play that ended before its last step: at which, and what the subject raised."""
+
+    step: int
+    why: str
+
+
 @dataclass
 class Trace:
     """One play of one fixture.
 
     compared counts, per check, what was looked at: a check that looked at nothing is not green.
-    stopped is why the play ended before its last step, or None.
+    stopped: where and why the play ended before its last step, or None.
     """
 
     fixture: Fixture
@@ -32,7 +40,7 @@ class Trace:
     compared: Counter[str] = field(default_factory=Counter)
     mismatches: list[Mismatch] = field(default_factory=list)
     facts: set[str] = field(default_factory=set)
-    stopped: str | None = None
+    stopped: Stop | None = None
 
     def outcome(self, check: str) -> str:
         """`red`, `aborted`, `unevaluated` or `green`. A mismatch that was seen outlives an abort."""
@@ -51,16 +59,21 @@ class Trace:
 
         arguments: what the replay needs besides, e.g. " --fixtures reports/found".
         """
-        name = self.fixture.name
-        where = [name, f"step {mismatch.step} {self.steps[mismatch.step]}" if self.steps else "end"]
-        replay = f"python -m harness.identity{arguments} --fixture {name}"
-        for option, value in sorted(self.options.items()):
-            replay += f" --{option.replace('_', '-')} {value}"
-        if mismatch.row is not None:
-            where.append(f"row {mismatch.row}")
-            replay += f" --row {mismatch.row}"
-        replay += f" --until {mismatch.step}"
-        head = " · ".join([*where, mismatch.check])
-        options = ", ".join(self.options[key] for key in sorted(self.options))
-        body = "\n".join(f"  {line}" for line in mismatch.said)
-        return f"IDENTITY MISMATCH  {head}  ({options})\n{body}\n  replay: {replay}"
+        places = [mismatch.check] if mismatch.row is None else [f"row {mismatch.row}", mismatch.check]
+        only = "" if mismatch.row is None else f" --row {mismatch.row}"
+        return self._told("IDENTITY MISMATCH", mismatch.step, places, mismatch.said, arguments, only)
+
+    def stop_message(self, arguments: str = "") -> str:
+        """The same for a play that ended early: its checks did not come to an answer."""
+        assert self.stopped is not None
+        return self._told("IDENTITY STOPPED", self.stopped.step, [], (self.stopped.why,), arguments, "")
+
+    def _told(
+        self, what: str, step: int, places: list[str], said: tuple[str, ...], arguments: str, only: str
+    ) -> str:
+        name, options = self.fixture.name, sorted(self.options.items())
+        chosen = "".join(f" --{option.replace('_', '-')} {value}" for option, value in options)
+        head = " · ".join([name, f"step {step} {self.steps[step]}", *places])
+        body = "\n".join(f"  {line}" for line in said)
+        replay = f"python -m harness.identity{arguments} --fixture {name}{chosen}{only} --until {step}"
+        return f"{what}  {head}  ({', '.join(value for _, value in options)})\n{body}\n  replay: {replay}"

@@ -21,7 +21,7 @@ def require_green(trace: Trace, check: str) -> None:
     if outcome == "red":
         raise AssertionError("\n".join(trace.message(mismatch) for mismatch in trace.of(check)))
     if outcome == "aborted":
-        raise PlayAborted(f"{trace.fixture.name} · {check}: the play stopped at {trace.stopped}")
+        raise PlayAborted(f"{check}: no answer\n{trace.stop_message()}")
     if outcome == "unevaluated":
         raise NotEvaluated(f"{trace.fixture.name} · {check}: nothing was compared")
 

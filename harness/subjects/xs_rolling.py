@@ -125,6 +125,10 @@ class KVSlots:
     def rollback(self, sequence: int, n: int) -> None:
         self._slot(sequence).rollback(n)
 
+    def rollback_refusal(self, sequence: int, n: int) -> str | None:
+        refusal = self._slot(sequence).rollback_refusal(n)
+        return None if refusal is None else refusal.kind
+
     def _beside(self, sequences: Sequence[int], compressors: Sequence[Any]) -> list[list[KVSlot | XsRolling]]:
         return [[self._slot(s), rows.cache] for s, rows in zip(sequences, compressors, strict=True)]
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.identity import results
 from harness.rows.checks import checks_of
 from harness.rows.defaults import ORACLE, PLANS, RETAINS, SUBJECT
 from harness.rows.fixture import load as load_fixture
+from harness.rows.results import results
 from harness.rows.schedule import Fixture
 from harness.rows.search import Found, require_nothing, search
 from harness.rows.subject import load
-from torch_impl.geometry import Geometry
+from torch_impl.geometry import Geometry, at_least_zero
 from torch_impl.xs_rolling import XsRolling
 
 SEED = 0
@@ -46,7 +46,9 @@ def rollback_asks_the_first_rows_base(patch: pytest.MonkeyPatch) -> None:
 
 
 def retention_promises_again_what_was_given_up(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Geometry, "base_after", lambda self, tokens, base: self.need(max(tokens - self.margin, 0)))
+    patch.setattr(
+        Geometry, "base_after", lambda self, tokens, base: self.need(at_least_zero(tokens - self.margin))
+    )
 
 
 def select_leaves_the_bases_where_they_were(patch: pytest.MonkeyPatch) -> None:
