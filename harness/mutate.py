@@ -9,6 +9,7 @@ Flags of a run; with none of them the whole catalogue is run:
     --report-only       print the last evidence again; runs nothing
     --matrix            also judge each entry by every killer that any entry lists; finds undeclared twins
     --resume            go on with a run that was killed: its kills count if no input has changed
+    --shuffle SEED      judge the entries in another order; the evidence must not change by a byte
     -j N                judgements at a time (default: the machine's cores)
 
 Sub-commands: `list` (all entries with their last verdicts), `show ID` (one entry as a diff), and
@@ -47,6 +48,7 @@ def mutate(
     report_only: Annotated[bool, typer.Option("--report-only", help="Print the last evidence.")] = False,
     matrix: Annotated[bool, typer.Option("--matrix", help="Also try every listed killer.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was killed.")] = False,
+    shuffle: Annotated[int | None, typer.Option(metavar="SEED", help="Judge in another order.")] = None,
     jobs: Jobs = CORES,
 ) -> None:
     """Judge every fault of the catalogue by its named checks."""
@@ -59,7 +61,7 @@ def mutate(
     elif report_only:
         leave(_report_only())
     else:
-        leave(_run(tuple(only or ()), tuple(theme or ()), jobs, resume, matrix))
+        leave(_run(tuple(only or ()), tuple(theme or ()), jobs, resume, matrix, shuffle))
 
 
 @app.command("list")
@@ -149,7 +151,12 @@ def _check() -> ExitCode:
 
 
 def _run(
-    only: tuple[str, ...], themes: tuple[str, ...], jobs: int, resume: bool, whole_matrix: bool
+    only: tuple[str, ...],
+    themes: tuple[str, ...],
+    jobs: int,
+    resume: bool,
+    whole_matrix: bool,
+    shuffle: int | None,
 ) -> ExitCode:
     from .mutation import evidence, run
     from .mutation import matrix as kill_matrix
@@ -158,7 +165,7 @@ def _run(
 
     root, settings, found = _valid()
     selection = run.Selection(only, themes)
-    outcome = run.execute(root, settings, found, selection, jobs, _progress(), resume, whole_matrix)
+    outcome = run.execute(root, settings, found, selection, jobs, _progress(), resume, whole_matrix, shuffle)
     predicate = outcome.predicate
     if predicate["complete"]:
         text = markdown.markdown(predicate, outcome.notes, outcome.findings)

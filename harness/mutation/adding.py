@@ -148,11 +148,11 @@ def _killers(
 
 
 def _once(campaign: Campaign, fault: Fault, tests: list[str]) -> dict[str, dict[str, Any]]:
-    return observations(campaign.ask(fault, "reimport", tests), "reimport", "judge", tests)
+    return observations(campaign.ask(fault, campaign.reference, tests), campaign.reference, "judge", tests)
 
 
 def _kills(campaign: Campaign, fault: Fault, test: str) -> bool:
-    green = next(iter(campaign.baseline([test], [], "reimport").values()))
+    green = next(iter(campaign.baseline([test], [], campaign.reference).values()))
     runs = [_once(campaign, fault, [test])[test] for _ in range(2)]
     killed = all(read(seen, fault.sources).reading is Reading.KILLED for seen in runs)
     return killed and green["end"] == "answered" and all(p["outcome"] == "passed" for p in green["phases"])

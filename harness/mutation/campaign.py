@@ -19,11 +19,14 @@ from .observe import first_message, observations
 from .prepare import Fault
 from .servers import Servers
 from .settings import Settings
-from .verdict import Reading, needs_another, read, rule
+from .verdict import Reading, needs_another, read, rule, unserved
 
 BATCH = 25
 # What a test is taken to need before it was measured.
 UNMEASURED_S = 0.2
+LEFT_MAX = 3
+# What a fresh interpreter may need at most for the imports of a test that was not measured yet.
+FRESH_S = 60.0
 NOTHING = Fault(overlay={}, watch={}, swappable=False)
 Record = dict[str, Any]
 
@@ -77,10 +80,17 @@ class Campaign:
     messages: dict[str, dict[str, str]] = field(default_factory=dict)
     untrapped: dict[tuple[str, str], str] = field(default_factory=dict)
     suite: list[str] | None = None
+    rolled_back: list[str] = field(default_factory=list)
     spent: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.turns = Turns()
+
+    @property
+    def reference(self) -> str:
+        """The way of judging that decides: reimport, or spawn where a fork cannot be right."""
+        spawn = self.servers.fork_refused or self.settings.isolation == "spawn"
+        return "spawn" if spawn else "reimport"
 
     def each(self, action: Callable[[Any], Any], things: Sequence[Any]) -> list[Any]:
         """Apply an action to all things, `jobs` at a time, in order."""
@@ -103,7 +113,10 @@ class Campaign:
 
     def ask(self, fault: Fault, mode: str, tests: list[str], alone: bool = False) -> dict[str, Any]:
         """One fork: the slot's reply."""
-        job = prepare.job(fault, mode, tests, self.wall(tests), self.settings.limits)
+        wall = self.wall(tests)
+        if mode == "spawn" and not all(test in self.seconds for test in tests):
+            wall += FRESH_S
+        job = prepare.job(fault, mode, tests, wall, self.settings.limits)
         job["trace_import"] = fault.trace_import or self._ran_early(fault)
         with self.turns.alone() if alone else self.turns.shared():
             reply = self.servers.judge(job)
@@ -158,6 +171,7 @@ class Campaign:
             "killers": {},
             "green": {},
             "widened": None,
+            "doubt": {},
         }
         record["killers"] = {test: [] for test in mutant.killed_by}
         if fault.bytecode_differs:
@@ -173,20 +187,20 @@ class Campaign:
 
     def _mode(self, fault: Fault) -> tuple[str, str | None]:
         if self.servers.swap_refused:
-            return "reimport", self.servers.swap_refused
+            return self.reference, self.servers.swap_refused
         if not fault.swappable:
-            return "reimport", fault.why_reimport or "no bytecode differs"
+            return self.reference, fault.why_reimport or "no bytecode differs"
         untrapped = [self.untrapped[f] for f in fault.functions if f in self.untrapped]
-        return ("reimport", untrapped[0]) if untrapped else ("swap", None)
+        return (self.reference, untrapped[0]) if untrapped else ("swap", None)
 
     def _settle(self, fault: Fault, mutant: Mutant, test: str, record: Record) -> list[dict[str, Any]]:
         """Run one killer until its fate is settled: judge, confirm, and alone after a timeout."""
         attempts: list[dict[str, Any]] = []
         while (role := needs_another(attempts, fault.sources, mutant.dies_by)) is not None:
-            mode = "swap" if record["mode"] == "swap" and not attempts else "reimport"
+            mode = "swap" if record["mode"] == "swap" and not attempts else self.reference
             reply = self.ask(fault, mode, [test], alone=role == "alone")
             if reply["end"] == "answered" and reply["answer"]["kind"] == "refused":
-                record.update(mode="reimport", why_reimport=reply["answer"]["why"])
+                record.update(mode=self.reference, why_reimport=reply["answer"]["why"])
                 continue
             attempts.append(observations(reply, mode, role, [test])[test])
             told = first_message(reply, test)
@@ -198,12 +212,12 @@ class Campaign:
         """must_stay_green tests share a fork; a red among them is judged again alone."""
         runs: dict[str, list[dict[str, Any]]] = {}
         for batch in batches(green):
-            reply = self.ask(fault, "reimport", batch)
-            for test, seen in observations(reply, "reimport", "green", batch).items():
+            reply = self.ask(fault, self.reference, batch)
+            for test, seen in observations(reply, self.reference, "green", batch).items():
                 runs[test] = [seen]
                 if read(seen, fault.sources).reading is not Reading.PASSED:
-                    again = self.ask(fault, "reimport", [test])
-                    runs[test] += [observations(again, "reimport", "green-alone", [test])[test]]
+                    again = self.ask(fault, self.reference, [test])
+                    runs[test] += [observations(again, self.reference, "green-alone", [test])[test]]
         return runs
 
     def _widen(self, fault: Fault, mutant: Mutant) -> Record:
@@ -216,16 +230,19 @@ class Campaign:
         judged = zip(suspects, self.each(lambda test: self._really_red(fault, test), suspects), strict=True)
         red = {test: seen for test, seen in judged if seen is not None}
         reaching = {test for test, seen in runs.items() if seen.get("reached")} | set(red)
-        return {"suite": len(suite), "reaching": len(reaching), "red": red}
+        left = sorted(test for test, seen in runs.items() if unserved(seen))
+        return {"suite": len(suite), "reaching": len(reaching), "red": red, "left": left[:LEFT_MAX]}
 
     def _together(self, fault: Fault, batch: list[str]) -> dict[str, dict[str, Any]]:
-        return observations(self.ask(fault, "reimport", batch), "reimport", "widened", batch)
+        return observations(self.ask(fault, self.reference, batch), self.reference, "widened", batch)
 
     def _really_red(self, fault: Fault, test: str) -> dict[str, Any] | None:
-        plain = observations(self.ask(NOTHING, "reimport", [test]), "reimport", "baseline", [test])[test]
+        plain = observations(self.ask(NOTHING, self.reference, [test]), self.reference, "baseline", [test])[
+            test
+        ]
         if not passed(plain):
             return None
-        seen = observations(self.ask(fault, "reimport", [test]), "reimport", "widened", [test])[test]
+        seen = observations(self.ask(fault, self.reference, [test]), self.reference, "widened", [test])[test]
         quiet = (Reading.PASSED, Reading.NOT_APPLIED, Reading.RED_UNREACHED)
         return None if read(seen, fault.sources).reading in quiet else seen
 

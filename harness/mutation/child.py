@@ -6,12 +6,13 @@ before the tests run, so that a silent death can be told from one that never beg
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import dataclass
 from typing import Any
 
-from . import bounds, live, planted, serving, wire
+from . import bounds, elsewhere, live, planted, serving, wire
 from .codetree import Pair, Plan, compile_source, is_function, make_plan, nested
 from .facts import leaves
 from .reach import Reach, as_watch
@@ -27,6 +28,7 @@ class Context:
     root: str
     extra: list[str]
     sources: serving.Sources
+    boot: dict[str, Any]
     sitting: Sitting | None = None
     index: live.Live | None = None
 
@@ -51,20 +53,46 @@ class Line:
 
 def judge(context: Context, job: dict[str, Any], fd: int, basetemp: str) -> None:
     """Do the job and answer; every way of failing is an answer too."""
-    line = Line(fd, job["nonce"])
     quiet()
     limits = job["limits"]
     bounds.limit_self(limits["memory_mib"], limits["output_mib"], int(limits["wall_s"]) + 2)
+    if job["mode"] == "spawn":
+        _become_another(context, job, fd, basetemp)
+    answer(context, job, Line(fd, job["nonce"]), basetemp)
+
+
+def answer(context: Context, job: dict[str, Any], line: Line, basetemp: str) -> None:
+    """Apply the mutant, run the tests, and say what happened."""
+    files = {context.real(file): file for file in job["overlay"]}
+    overlay = {path: job["overlay"][file] for path, file in files.items()}
+    watch = {path: job["watch"].get(file, []) for path, file in files.items()}
+    guests = elsewhere.Guests(f"{basetemp}-guests", context.boot, overlay, watch)
     _note_leaving()
     trap = planted.plant()
     known = set(sys.modules)
     try:
-        done = (_swap if job["mode"] == "swap" else _reimport)(context, job, line, basetemp)
+        done = (_swap if job["mode"] == "swap" else _reimport)(context, job, line, basetemp, guests)
     except live.SwapRefused as refusal:
         line.say("refused", why=str(refusal))
         return
     late = third_party(context.sources.project, known)
-    line.say("done", trap=trap.hit, left=list(_left), late=late, **done)
+    told = guests.told()
+    for path, value in guests.served().items():
+        if job["mode"] != "swap" and done["applied"].get(files.get(path, "")) is None and path in files:
+            done["applied"][files[path]] = value
+    line.say("done", trap=trap.hit, left=list(_left), joined=bool(told), late=late, **done)
+
+
+def _become_another(context: Context, job: dict[str, Any], fd: int, basetemp: str) -> None:
+    """Spawn: this process becomes a fresh interpreter; limits, group and death with the parent stay."""
+    note = f"{basetemp}-job"
+    with open(note, "w", encoding="utf-8") as handle:
+        json.dump({"boot": context.boot, "job": job, "fd": fd, "basetemp": basetemp}, handle)
+    os.set_inheritable(fd, True)
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": os.path.join(context.boot["work"], "bytecode")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "spawn.py")
+    os.execve(sys.executable, [sys.executable, "-P", script, note], environment)
 
 
 def third_party(project: serving.Project, known: set[str]) -> list[str]:
@@ -74,7 +102,9 @@ def third_party(project: serving.Project, known: set[str]) -> list[str]:
     return [name for name, file in files if isinstance(file, str) and project.relative(file) is None]
 
 
-def _reimport(context: Context, job: dict[str, Any], line: Line, basetemp: str) -> dict[str, Any]:
+def _reimport(
+    context: Context, job: dict[str, Any], line: Line, basetemp: str, guests: elsewhere.Guests
+) -> dict[str, Any]:
     sources = context.sources
     sources.put({context.real(file): text for file, text in job["overlay"].items()})
     watch = as_watch({context.real(f): lines for f, lines in job["watch"].items()})
@@ -89,7 +119,7 @@ def _reimport(context: Context, job: dict[str, Any], line: Line, basetemp: str) 
     except BaseException as error:  # noqa: BLE001 - a mutant may raise anything while it is imported
         broken = {"message": first_line(error), "leaves": leaves(error, sources.project)}
     early.stop()
-    results = [] if broken else _run(sitting, job["nodes"], watch, set(), early.hit)
+    results = [] if broken else _run(sitting, job["nodes"], watch, set(), early.hit, guests)
     return {
         "applied": {f: sources.served.get(context.real(f)) for f in job["overlay"]},
         "functions": 0,
@@ -100,7 +130,9 @@ def _reimport(context: Context, job: dict[str, Any], line: Line, basetemp: str) 
     }
 
 
-def _swap(context: Context, job: dict[str, Any], line: Line, basetemp: str) -> dict[str, Any]:
+def _swap(
+    context: Context, job: dict[str, Any], line: Line, basetemp: str, guests: elsewhere.Guests
+) -> dict[str, Any]:
     sitting, index = context.sitting, context.index
     if sitting is None or index is None:
         raise live.SwapRefused("this process has not collected")
@@ -115,7 +147,7 @@ def _swap(context: Context, job: dict[str, Any], line: Line, basetemp: str) -> d
         live.swap(index, context.real(file), plan, done)
     watch = as_watch({context.real(f): lines for f, lines in job["watch"].items()})
     line.say("started")
-    results = _run(sitting, job["nodes"], watch, done.old, False)
+    results = _run(sitting, job["nodes"], watch, done.old, False, guests)
     return {
         "applied": {f: serving.digest(t) if done.functions else None for f, t in job["overlay"].items()},
         "functions": done.functions,
@@ -157,18 +189,30 @@ def null_plan(old: Any, new: Any, name: str) -> Plan:
 
 
 def _run(
-    sitting: Sitting, nodes: list[str], watch: dict[str, set[tuple[str, int]]], old: set[int], hit: bool
+    sitting: Sitting,
+    nodes: list[str],
+    watch: dict[str, set[tuple[str, int]]],
+    old: set[int],
+    hit: bool,
+    guests: elsewhere.Guests,
 ) -> list[dict[str, Any]]:
-    results = []
+    results: list[dict[str, Any]] = []
+    here = os.getpid()
+
+    def found() -> None:
+        if os.getpid() != here:
+            guests.note_reach()
+
     for node in nodes:
         if node not in sitting.items:
             results.append({"node": node, "collected": False, "phases": [], "reached": hit, "stale": False})
             continue
         reach = Reach({} if hit else watch, old)
+        reach.when_found = found
         reach.start()
         phases = sitting.run(node)
         reach.stop()
-        reached = hit or reach.hit
+        reached = hit or reach.hit or (bool(_left) and guests.reached())
         results.append(
             {"node": node, "collected": True, "phases": phases, "reached": reached, "stale": reach.stale}
         )

@@ -120,7 +120,7 @@ def _nulls(
     file, name = function
     text = _text(campaign, file)
     ordered = tuple(sorted(tests, key=lambda test: test not in reached))
-    modes = ["reimport"]
+    modes = [campaign.reference]
     if name != MODULE and not campaign.servers.swap_refused and function not in campaign.untrapped:
         modes.append("swap")
     for mode in modes:
@@ -154,31 +154,31 @@ def _forms(campaign: Campaign, found: Places, reached: set[str]) -> list[_Null]:
     forms = []
     for (file, name), tests in usable[:1]:
         text = _text(campaign, file)
-        forms.append(_form("identity", file, name, text, tests))
-        forms.append(_form("comment", file, name, canary.commented(text), tests))
+        forms.append(_form(campaign, "identity", file, name, text, tests))
+        forms.append(_form(campaign, "comment", file, name, canary.commented(text), tests))
     for (file, name), tests in usable:
         renamed = canary.renamed_local(_text(campaign, file), name)
         if renamed is not None:
-            return [*forms, _form("renamed local", file, name, renamed, tests)]
+            return [*forms, _form(campaign, "renamed local", file, name, renamed, tests)]
     return forms
 
 
-def _form(form: str, file: str, name: str, text: str, tests: tuple[str, ...]) -> _Null:
+def _form(campaign: Campaign, form: str, file: str, name: str, text: str, tests: tuple[str, ...]) -> _Null:
     watch = {file: ((name, 0),)}
     fault = Fault(overlay={file: text}, watch=watch, swappable=False, trace_import=name == MODULE)
-    return {"control": f"null form: {form}", "file": file, "function": name}, fault, "reimport", tests
+    return {"control": f"null form: {form}", "file": file, "function": name}, fault, campaign.reference, tests
 
 
 def _run_canary(campaign: Campaign, found: Places, file: str, tests: Sequence[str]) -> Record:
     text = _text(campaign, file)
     record: Record = {"control": "canary", "file": file, "function": None, "form": None}
-    record.update(mode="reimport", test=None, seen=None, sources={}, tried=0)
+    record.update(mode=campaign.reference, test=None, seen=None, sources={}, tried=0)
     for candidate in _canaries(campaign, found, file, text):
         fault = prepare.make_fault({file: (text, candidate.text)})
         speakers = found.functions.get((file, candidate.function), ())
         for test in list(dict.fromkeys([*speakers, *tests]))[:4]:
-            reply = campaign.ask(fault, "reimport", [test])
-            seen = observations(reply, "reimport", "canary", [test])[test]
+            reply = campaign.ask(fault, campaign.reference, [test])
+            seen = observations(reply, campaign.reference, "canary", [test])[test]
             record.update(function=candidate.function, form=candidate.name, test=test, seen=seen)
             record.update(sources=fault.sources, tried=record["tried"] + 1)
             if read(seen, fault.sources).reading is Reading.KILLED:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,11 @@ class Journal:
         with self._lock:
             self._line({"record": as_json(record), "messages": dict(messages)})
 
+    def forget(self, names: Sequence[str]) -> None:
+        """Take settled entries back: a clean check found their killers red without any mutant."""
+        with self._lock:
+            self._line({"forget": list(names)})
+
     def _line(self, value: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(value, sort_keys=True) + "\n")
         self._file.flush()
@@ -64,7 +69,13 @@ def _read(path: Path, inputs: str) -> dict[str, dict[str, Any]]:
     entries = [entry for line in lines if (entry := _parse(line)) is not None]
     if not entries or entries[0].get("inputs") != inputs:
         return {}
-    return {entry["record"]["id"]: entry for entry in entries[1:] if _is_kill(entry)}
+    kept: dict[str, dict[str, Any]] = {}
+    for entry in entries[1:]:
+        for name in entry.get("forget", ()):
+            kept.pop(name, None)
+        if _is_kill(entry):
+            kept[entry["record"]["id"]] = entry
+    return kept
 
 
 def _parse(line: str) -> dict[str, Any] | None:

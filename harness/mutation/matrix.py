@@ -57,7 +57,7 @@ def _killing(campaign: Campaign, mutant: Mutant, mode: str, tests: Sequence[str]
 def _once(campaign: Campaign, fault: Fault, mode: str, tests: list[str]) -> dict[str, dict[str, Any]]:
     reply = campaign.ask(fault, mode, tests)
     if reply["end"] == "answered" and reply["answer"]["kind"] == "refused":
-        return _once(campaign, fault, "reimport", tests)
+        return _once(campaign, fault, campaign.reference, tests)
     return observations(reply, mode, "matrix", tests)
 
 

@@ -26,6 +26,7 @@ def observations(
             "broken": _strip(broken["leaves"]) if broken else [],
             **_facts(results.get(node, _NOT_COLLECTED)),
             "left": sorted(answer["left"]),
+            "joined": answer["joined"],
         }
         for node in nodes
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -27,6 +27,7 @@ class Reach:
         self._stale = stale
         self._names = {name for lines in watch.values() for name, _ in lines}
         self._paths: dict[str, str] = {}
+        self.when_found: Callable[[], None] | None = None
 
     def start(self) -> None:
         """Trace this thread and every thread started from now on."""
@@ -64,6 +65,8 @@ class Reach:
     def _found(self) -> None:
         self.hit = True
         self.stop()
+        if self.when_found is not None:
+            self.when_found()
 
 
 def as_watch(pairs: dict[str, Iterable[Iterable[Any]]]) -> Watch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import controls, decide, evidence, journal, matrix
+from . import controls, decide, evidence, journal, matrix, recheck
 from .campaign import Campaign, passed
 from .catalogue import Catalogue, Mutant
 from .errors import InputRefused, InstrumentBroken, did_you_mean
@@ -83,6 +84,7 @@ def execute(
     tell: Callable[[str], None] = lambda text: None,
     resume: bool = False,
     whole_matrix: bool = False,
+    shuffle: int | None = None,
 ) -> Outcome:
     """Run the catalogue and write the results; raises InputRefused or InstrumentBroken."""
     chosen = selection.pick(catalogue)
@@ -93,7 +95,7 @@ def execute(
         log = journal.Journal(root / settings.reports / journal.NAME, inputs, resume)
         finished = False
         try:
-            plan = _Plan(chosen, jobs, tell, log, whole_matrix)
+            plan = _Plan(chosen, jobs, tell, log, whole_matrix, shuffle)
             predicate, notes, rows = _judge_all(root, settings, catalogue, plan)
             finished = True
         finally:
@@ -106,6 +108,7 @@ def execute(
         notes |= {
             "host": platform.node(),
             "jobs": jobs,
+            "shuffle": shuffle,
             "hash_seed": os.environ.get("PYTHONHASHSEED", "0"),
             "begun": begun,
             "seconds": time.time() - begun,
@@ -133,6 +136,15 @@ class _Plan:
     tell: Callable[[str], None]
     log: journal.Journal
     matrix: bool
+    shuffle: int | None = None
+
+    @property
+    def order(self) -> list[Mutant]:
+        """The order of judging; it must not matter, and `--shuffle` lets one see that it does not."""
+        mutants = list(self.chosen)
+        if self.shuffle is not None:
+            random.Random(self.shuffle).shuffle(mutants)
+        return mutants
 
 
 @contextmanager
@@ -170,6 +182,7 @@ def _entry(mutant: Mutant) -> dict[str, Any]:
         "expected": mutant.expected,
         "killed_by": list(mutant.killed_by),
         "must_stay_green": list(mutant.must_stay_green),
+        "survives_under": list(mutant.survives_under),
         "dies_by": mutant.dies_by,
         "twin_of": mutant.twin_of,
     }
@@ -189,7 +202,11 @@ def _judge_all(
         "swap_refused": None,
     }
     if not plan.chosen:
-        return predicate, {"messages": {}, "seconds_by_test": {}, "spent": {}, "resumed": []}, None
+        return (
+            predicate,
+            {"messages": {}, "seconds_by_test": {}, "spent": {}, "resumed": [], "rolled_back": []},
+            None,
+        )
     with Servers(root, settings, plan.jobs) as servers:
         campaign = Campaign(root, settings, servers, plan.jobs, plan.tell)
         greens = _get_ready(campaign, plan.chosen)
@@ -200,6 +217,8 @@ def _judge_all(
         "seconds_by_test": campaign.seconds,
         "spent": campaign.spent,
         "resumed": sorted(plan.log.kept),
+        "rolled_back": sorted(campaign.rolled_back),
+        "fork_refused": servers.fork_refused,
     }
     return predicate, notes, rows
 
@@ -210,17 +229,21 @@ def _campaign(
     killers = list(dict.fromkeys(test for mutant in plan.chosen for test in mutant.killed_by))
     others = list(dict.fromkeys(test for mutant in plan.chosen for test in greens[mutant.id]))
     campaign.tell(f"baseline: {len(killers)} killers, {len(others)} that must stay green")
-    predicate["baseline"]["before"] = campaign.baseline(killers, others, "reimport")
+    predicate["baseline"]["before"] = campaign.baseline(killers, others, campaign.reference)
     if not all(passed(seen) for seen in predicate["baseline"]["before"].values()):
         return None
     found = controls.places(campaign, plan.chosen)
     campaign.tell(f"traps: {len(found.functions)} functions")
     traps = controls.set_traps(campaign, found)
-    records = campaign.each(
-        lambda mutant: _settled(campaign, mutant, greens[mutant.id], plan.log), plan.chosen
+    records = recheck.in_rounds(
+        campaign,
+        plan.order,
+        settled=lambda mutant: _settled(campaign, mutant, greens[mutant.id], plan.log),
+        again=lambda mutant: _judged(campaign, mutant, greens[mutant.id], plan.log),
+        forget=plan.log.forget,
     )
     predicate["mutants"] = sorted(records, key=lambda record: str(record["id"]))
-    rows = matrix.fill(campaign, plan.chosen, records) if plan.matrix else None
+    rows = matrix.fill(campaign, plan.chosen, predicate["mutants"]) if plan.matrix else None
     campaign.tell("controls")
     predicate["controls"] = traps + controls.run_controls(campaign, found, predicate["mutants"])
     campaign.tell("baseline again")
@@ -231,10 +254,10 @@ def _campaign(
 def _baseline_after(campaign: Campaign, killers: Sequence[str], others: Sequence[str]) -> dict[str, Any]:
     """By swap where that works, which is cheaper; reimport is the reference for whatever is not green there."""
     if campaign.servers.swap_refused:
-        return campaign.baseline(killers, others, "reimport")
+        return campaign.baseline(killers, others, campaign.reference)
     found = campaign.baseline(killers, [], "swap")
     red = [test for test, seen in found.items() if not passed(seen)]
-    return found | campaign.baseline(red, others, "reimport")
+    return found | campaign.baseline(red, others, campaign.reference)
 
 
 def _settled(
@@ -245,6 +268,10 @@ def _settled(
         kept = log.kept[mutant.id]
         campaign.messages[mutant.id] = kept["messages"]
         return dict(kept["record"])
+    return _judged(campaign, mutant, green, log)
+
+
+def _judged(campaign: Campaign, mutant: Mutant, green: Sequence[str], log: journal.Journal) -> dict[str, Any]:
     record = campaign.judge(mutant, green)
     log.add(record, campaign.messages.get(mutant.id, {}))
     return record

@@ -39,6 +39,7 @@ class Servers:
     def __init__(self, root: Path, settings: Settings, slots: int) -> None:
         self.root, self.settings, self.slots = root.resolve(), settings, slots
         self.swap_refused: str | None = None
+        self.fork_refused: str | None = None
         self.early: set[tuple[str, str]] | None = None
         self._asking = threading.Lock()
 
@@ -115,21 +116,34 @@ class Servers:
         return self._ask(do="list", args=list(args), run=list(run))
 
     def preload(self, learned: Mapping[str, Any]) -> None:
-        """Import in the stem what a child learned; raises InstrumentBroken if it cannot fork safely then."""
+        """Import in the stem what a child learned; a stem that cannot be forked then makes way for spawn."""
         keys = ("modules", "rewritten", "sources")
         reply = self._ask(do="preload", **{key: learned[key] for key in keys})
         if reply["project_modules"]:
             names = ", ".join(reply["project_modules"][:3])
-            raise InstrumentBroken(f"the fork server imported modules of the project itself ({names})")
-        if reply["threads"] != 1:
-            raise InstrumentBroken(
-                f"importing third-party modules left {reply['threads']} threads running in the fork server; "
-                "a fork copies only one of them, so nothing can be judged"
+            self._only_spawn(f"the fork server imported modules of the project itself ({names})")
+        elif reply["threads"] != 1:
+            self._only_spawn(
+                f"importing third-party modules leaves {reply['threads']} threads, and a fork copies only one"
             )
+
+    def _only_spawn(self, why: str) -> None:
+        """Start again with a stem that has imported nothing; every judgement gets an interpreter of its own."""
+        self.__exit__(None, None, None)
+        self.__enter__()
+        self.fork_refused = self.swap_refused = why
 
     def fork(self, args: Sequence[str], targets: Sequence[str]) -> None:
         """Fork all slots; the swap slots come from a process that collected `args`."""
-        reply = self._ask(do="fork", args=list(args), targets=list(targets))
+        why = (
+            self.swap_refused
+            or {
+                "auto": None,
+                "reimport": "the settings ask for reimport",
+                "spawn": "the settings ask for spawn",
+            }[self.settings.isolation]
+        )
+        reply = self._ask(do="fork", args=list(args), targets=list(targets), why_not=why)
         if reply.get("early") is not None:
             self.early = {(file, name) for file, name in reply["early"]}
         if not reply.get("swap"):
@@ -137,7 +151,7 @@ class Servers:
 
     def judge(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Run one job in a fork of a free slot of its mode, and return how it ended."""
-        free = self._free[job["mode"]]
+        free = self._free["swap" if job["mode"] == "swap" else "reimport"]
         slot = free.get()
         try:
             wire.send(slot, {**job, "nonce": secrets.token_hex(16)})

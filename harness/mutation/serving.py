@@ -32,6 +32,7 @@ class Sources:
         self.overlay: dict[str, str] = {}
         self.served: dict[str, str] = {}
         self.loaded: list[str] = []
+        self.noted: Callable[[str, str], None] | None = None
 
     def install(self) -> None:
         """Patch the source loader of this process."""
@@ -61,6 +62,8 @@ class Sources:
         """Compile the overlay's text for `path` and note the digest of what was executed."""
         text = self.overlay[path]
         self.served[path] = digest(text)
+        if self.noted is not None:
+            self.noted(path, self.served[path])
         return compile_source(text, filename)
 
     def original(self, path: str, filename: str) -> CodeType:

@@ -12,6 +12,8 @@ Every key is optional; without the table the engine works on any pytest project.
     reports = "reports"                # the only folder that a run writes to
     irrelevant = ["*.md"]              # files (by name or path glob) that cannot change a verdict
     pytest_args = []                   # appended to every pytest command line of the servers
+    isolation = "auto"                 # swap, else reimport, else spawn; or only "reimport", or only "spawn"
+    recheck_every = 25                 # entries between two clean checks of their killers
 
     [tool.rowproof.limits]
     wall_s = 10.0                      # wall limit of one judgement: wall_s + wall_factor * baseline seconds
@@ -34,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from .edge import read_table, read_toml
 from .errors import InputRefused
@@ -78,6 +80,8 @@ class Settings:
     reports: str = "reports"
     irrelevant: tuple[str, ...] = ("*.md",)
     pytest_args: tuple[str, ...] = ()
+    isolation: Literal["auto", "reimport", "spawn"] = "auto"
+    recheck_every: int = 25
     limits: Limits = field(default_factory=Limits)
     canary: tuple[CanaryEdit, ...] = ()
 
@@ -101,6 +105,8 @@ def load_settings(root: Path) -> Settings:
     if settings is None:
         raise InputRefused(problems)
     problems = _missing_paths(root, settings)
+    if settings.recheck_every < 1:
+        problems.append("pyproject.toml [tool.rowproof]: recheck_every should be at least 1")
     if problems:
         raise InputRefused(problems)
     return settings

@@ -5,6 +5,7 @@ One slot has at most one child, so every other child it finds afterwards is an o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -32,8 +33,7 @@ def serve(sock: socket.socket, work: Work, folder: str, parent: int) -> None:
             number += 1
             basetemp = os.path.join(folder, f"{os.getpid()}-{number}")
             answer = _one(job, work, basetemp, child, sock)
-            for left in (basetemp, f"{basetemp}-cache"):
-                shutil.rmtree(left, ignore_errors=True)
+            _remove(basetemp)
             wire.send(sock, answer)
             if answer["end"] == "answered":
                 # A first failure may import hundreds of modules; the next child finds them here.
@@ -45,6 +45,15 @@ def serve(sock: socket.socket, work: Work, folder: str, parent: int) -> None:
         bounds.sweep()
 
     bounds.until_bereaved(loop, clean_up)
+
+
+def _remove(basetemp: str) -> None:
+    """Remove what a judgement wrote beside its folder for temporary files, and that folder."""
+    for left in (basetemp, f"{basetemp}-cache"):
+        shutil.rmtree(left, ignore_errors=True)
+    for kind in ("guests", "guests.told", "job"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{basetemp}-{kind}")
 
 
 def _one(

@@ -37,10 +37,11 @@ _MODULES = (
     "child",
     "slot",
     "memory",
+    "elsewhere",
 )
 
 
-def load_engine() -> dict[str, Any]:
+def load_engine(names: tuple[str, ...] = _MODULES) -> dict[str, Any]:
     """Load the engine's own modules under a private package name."""
     folder = os.path.dirname(os.path.abspath(__file__))
     spec = importlib.util.spec_from_file_location(
@@ -50,7 +51,21 @@ def load_engine() -> dict[str, Any]:
     package = importlib.util.module_from_spec(spec)
     sys.modules[_ALIAS] = package
     spec.loader.exec_module(package)
-    return {name: importlib.import_module(f"{_ALIAS}.{name}") for name in _MODULES}
+    return {name: importlib.import_module(f"{_ALIAS}.{name}") for name in names}
+
+
+def make_context(engine: dict[str, Any], boot: dict[str, Any]) -> Any:
+    """Set up paths and the source patch, and import pytest."""
+    os.chdir(boot["root"])
+    sys.path[:0] = [os.path.join(boot["root"], p) for p in boot["import_paths"]]
+    sys.argv = ["pytest"]
+    project = engine["serving"].Project(boot["root"], boot["tests"], boot["helpers"])
+    sources = engine["serving"].Sources(project)
+    sources.install()
+    context = engine["child"].Context(boot["root"], boot["pytest_args"], sources, boot)
+    importlib.import_module("pytest")
+    engine["memory"].leave_plugins_plain()
+    return context
 
 
 class Stem:
@@ -80,17 +95,9 @@ class Stem:
         shutil.rmtree(self.work, ignore_errors=True)
 
     def do_boot(self, boot: dict[str, Any]) -> dict[str, Any]:
-        """Set up paths and the source patch, and import pytest."""
-        self.boot = boot
-        os.chdir(boot["root"])
-        sys.path[:0] = [os.path.join(boot["root"], p) for p in boot["import_paths"]]
-        sys.argv = ["pytest"]
-        project = self.engine["serving"].Project(boot["root"], boot["tests"], boot["helpers"])
-        sources = self.engine["serving"].Sources(project)
-        sources.install()
-        self.context = self.engine["child"].Context(boot["root"], boot["pytest_args"], sources)
-        importlib.import_module("pytest")
-        self.engine["memory"].leave_plugins_plain()
+        """Get ready to judge: paths, the source patch, pytest."""
+        self.boot = {**boot, "work": self.work}
+        self.context = make_context(self.engine, self.boot)
         return {"ok": True}
 
     def do_list(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -116,8 +123,10 @@ class Stem:
         gc.freeze()
         me = os.getpid()
         self._fork_slots("reimport", self.context, me)
-        if not self.ends["swap"]:
-            return {"swap": False, "why": "not asked for"}
+        if message["why_not"] is not None:
+            for fd in self.ends["swap"]:
+                os.close(fd)
+            return {"swap": False, "why": message["why_not"]}
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:

@@ -220,6 +220,9 @@ def rule(record: Mapping[str, Any]) -> Ruling:
     sources, dies_by = record["sources"], record["dies_by"]
     if not record["bytecode_differs"]:
         return Ruling(Verdict.NOT_APPLIED, "no bytecode differs from the original's")
+    if record.get("doubt"):
+        red = next(iter(record["doubt"]))
+        return Ruling(Verdict.UNKNOWN, f"{red} was red without any mutant when it was checked again")
     fates = {test: fate(runs, sources, dies_by) for test, runs in record["killers"].items()}
     for reading, verdict in _GRAVE:
         found = [f"{test} {f.note}" for test, f in fates.items() if f.reading is reading]
@@ -280,5 +283,11 @@ def _rule_unkilled(record: Mapping[str, Any]) -> Ruling:
 
 def _left(record: Mapping[str, Any]) -> str:
     """Another process sees the original file and is not traced; that may be why nothing was seen."""
-    left = [test for test, runs in record["killers"].items() if any(seen.get("left") for seen in runs)]
+    left = [test for test, runs in record["killers"].items() if any(map(unserved, runs))]
+    left += (record["widened"] or {}).get("left", [])
     return f" ({left[0]} starts other processes, which see the original file)" if left else ""
+
+
+def unserved(seen: Observation) -> bool:
+    """True when a test started another process and none of them said that it was served the mutant."""
+    return bool(seen.get("left")) and not seen.get("joined")

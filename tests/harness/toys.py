@@ -101,6 +101,12 @@ def complaints(toy: Toy, ran: Ran, before: dict[Path, bytes]) -> list[str]:
             found.append(f"verdicts {verdicts}, should be {expect['verdicts']}")
         if f"of {len(expect['verdicts'])} · " not in ran.text:
             found.append("the counts lack their denominator")
+    if "mode" in expect:
+        modes = {record["mode"] for record in ran.evidence()["predicate"]["mutants"]}
+        if modes != {expect["mode"]}:
+            found.append(f"judged by {modes}, should be {expect['mode']}")
+    if "rolled_back" in expect and (told := ran.evidence("run.json")["rolled_back"]) != expect["rolled_back"]:
+        found.append(f"rolled back {told}, should be {expect['rolled_back']}")
     if snapshot(ran.root) != before:
         found.append("the working tree is not what it was")
     if left := running_in(ran.root):
