@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -40,6 +41,7 @@ class Rope:
                     "check beta_fast > beta_slow and original_length"
                 )
 
+    @cached_property
     def frequencies(self) -> Tensor:
         """f_i in radians per token, float64 [width / 2]."""
         pairs = torch.arange(self.width // 2, dtype=torch.float64)
@@ -69,7 +71,7 @@ class Rope:
         """
         if self.width == 0:
             return x
-        angle = position.to(torch.float64)[:, None] * self.frequencies().to(x.device)  # [N, width / 2]
+        angle = position.to(torch.float64)[:, None] * self.frequencies.to(x.device)  # [N, width / 2]
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         even, odd = x[:, -self.width :].unflatten(-1, (-1, 2)).unbind(-1)
         turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)

@@ -277,7 +277,7 @@ class XsRolling:
         """What the windows of blocks[n] of rows[n] hold: [N, span, ratio, F or series_width].
 
         Of a projected token only the series that its group serves is read. Block 0 has no predecessor:
-        nothing is read for it, and zeros stand there.
+        zeros stand there.
         """
         span, ratio, slots = self.geometry.span, self.geometry.ratio, self._ring.shape[1]
         group = blocks[:, None] + torch.arange(1 - span, 1)  # [N, span]
@@ -287,19 +287,18 @@ class XsRolling:
         parts = span if self.retain == "projected" else 1
         part = torch.arange(parts).repeat_interleave(ratio).repeat(len(rows)) if parts > 1 else 0
         width = self._ring.shape[2] // parts
-        windows = torch.empty(len(token), width, dtype=self._ring.dtype, device=self.device)
-        if span == 2 and bool((blocks == 0).any()):
-            windows[self._to(token < 0)] = 0
         arrived = token >= step.tokens[row]
         stored = (token >= 0) & ~arrived
-        for source, index, chosen in (
-            (self._ring, row * slots + token % slots, stored),
-            (step.payload, step.offset[row] + token, arrived),
-        ):
-            to = chosen.nonzero().squeeze(1)
-            if len(to):
-                index = (index * parts + part)[to]
-                windows[self._to(to)] = source.view(-1, width)[self._to(index)]
+        # One gather for everything; what is not stored gets some row, and is overwritten below.
+        index = torch.where(stored, (row * slots + token % slots) * parts + part, 0)
+        windows = self._ring.view(-1, width).index_select(0, self._to(index))
+        new = arrived.nonzero().squeeze(1)
+        if len(new):
+            index = ((step.offset[row] + token) * parts + part)[new]
+            taken = step.payload.view(-1, width).index_select(0, self._to(index))
+            windows.index_copy_(0, self._to(new), taken)
+        if span == 2 and bool((blocks == 0).any()):
+            windows[self._to(token < 0)] = 0
         return windows.unflatten(0, (len(rows), span, ratio))
 
     def _pool_grouped(self, step: _Step) -> tuple[Tensor, Tensor, Tensor]:

@@ -129,12 +129,12 @@ def test_rows_of_one_call_are_rotated_each_at_its_own_position():
 
 @pytest.mark.parametrize("theta", [10000.0, 160000.0])
 def test_without_yarn_pair_i_turns_by_theta_to_the_minus_2i_over_width(theta: float):
-    got = Rope(8, theta, None).frequencies().tolist()
+    got = Rope(8, theta, None).frequencies.tolist()
     assert got == pytest.approx([theta ** (-2 * i / 8) for i in range(4)], rel=1e-12)
 
 
 def test_yarn_keeps_fast_pairs_and_slows_slow_ones_sixteenfold():
-    plain, stretched = Rope(64, 160000.0, None).frequencies(), Rope(64, 160000.0, Yarn()).frequencies()
+    plain, stretched = Rope(64, 160000.0, None).frequencies, Rope(64, 160000.0, Yarn()).frequencies
     ratio = (plain / stretched).tolist()
     assert ratio[0] == 1
     assert ratio[-1] == pytest.approx(16)
