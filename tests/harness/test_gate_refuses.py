@@ -21,6 +21,9 @@ Change = Callable[[Any], None]
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A toy project with a green run's evidence; tests work on copies."""
     root = lay(read("must_stay_green"), tmp_path_factory.mktemp("judged") / "project")
+    for name in ("helper.py", "tests/conftest.py", "fixtures/one.toml"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("")
     with pytest.MonkeyPatch.context() as monkeypatch:
         assert run(root, monkeypatch, "-j", "2").code == 0
         assert run_gate(root, monkeypatch).code == 0
@@ -77,7 +80,18 @@ def test_a_partial_report_renamed_to_evidence_is_refused(
     refused(project, monkeypatch, 5, "the evidence is of a filtered run")
 
 
-@pytest.mark.parametrize("file", ["calc.py", "tests/test_calc.py", "mutants/sums.toml", "pyproject.toml"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "calc.py",
+        "helper.py",
+        "tests/test_calc.py",
+        "tests/conftest.py",
+        "fixtures/one.toml",
+        "mutants/sums.toml",
+        "pyproject.toml",
+    ],
+)
 def test_one_byte_changed_since_the_run_is_stale(
     project: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
@@ -87,8 +101,8 @@ def test_one_byte_changed_since_the_run_is_stale(
 
 
 def test_a_new_file_is_stale(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (project / "helper.py").write_text("")
-    refused(project, monkeypatch, 5, "stale: 1 files are new since the run: helper.py")
+    (project / "new.py").write_text("")
+    refused(project, monkeypatch, 5, "stale: 1 files are new since the run: new.py")
 
 
 def test_a_missing_file_is_stale(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,11 +131,17 @@ def running_in(root: Path) -> set[int]:
     return found - {os.getpid()}
 
 
-def start(root: Path, engine: Path = REPOSITORY, **options: Any) -> subprocess.Popen[str]:
+def start(
+    root: Path,
+    engine: Path = REPOSITORY,
+    module: str = "harness.mutate",
+    args: tuple[str, ...] = (),
+    **options: Any,
+) -> subprocess.Popen[str]:
     """Start a real run in a process of its own, with the engine of any folder."""
     path = os.pathsep.join([str(engine), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "harness.mutate", "-j", "2"],
+        [sys.executable, "-P", "-m", module, *(args or (["-j", "2"] if module == "harness.mutate" else []))],
         cwd=root,
         env={**os.environ, "PYTHONPATH": path, "COLUMNS": "300"},
         stderr=subprocess.STDOUT,
