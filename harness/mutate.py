@@ -12,8 +12,8 @@ Flags of a run; with none of them the whole catalogue is run:
     --shuffle SEED      judge the entries in another order; the evidence must not change by a byte
     -j N                judgements at a time (default: the machine's cores)
 
-Sub-commands: `list` (all entries with their last verdicts), `show ID` (one entry as a diff), and
-`add FILE` (the uncommitted edit of one file becomes an entry, and the file is put back).
+Sub-commands: `list` (all entries with their last verdicts), `show ID` (one entry as a diff), `explain ID`
+(what the last run observed of it, killer by killer), and `add FILE` (the uncommitted edit of one file becomes an entry, and the file is put back).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -80,10 +80,25 @@ def show(name: Annotated[str, typer.Argument(metavar="ID")]) -> None:
     from .report import entries
 
     root, settings, found = _valid()
-    mutant = found.by_id().get(name)
-    if mutant is None:
-        raise InputRefused([f"there is no mutant '{name}'{did_you_mean(name, found.by_id())}"])
+    mutant = _named(name, found)
     for line in entries.shown(root, mutant, _last_records(root, settings).get(name)):
+        typer.echo(line)
+
+
+@app.command()
+def explain(name: Annotated[str, typer.Argument(metavar="ID")]) -> None:
+    """Print what the last run observed of one entry: applied? reached? which assertion failed where?"""
+    from .mutation import prepare
+    from .report import entries
+
+    root, settings, found = _valid()
+    mutant = _named(name, found)
+    record = _last_records(root, settings, partial_too=True).get(name)
+    if record is None:
+        say([f"{name} was not judged yet; run `python -m harness.mutate --only {name}`"])
+        leave(ExitCode.ABSENT)
+    stale = record["sources"] != prepare.of_mutant(root, mutant).sources
+    for line in entries.explained(mutant, record, stale):
         typer.echo(line)
 
 
@@ -110,7 +125,7 @@ def add(
         typer.echo(line)
 
 
-def leave(code: ExitCode) -> None:
+def leave(code: ExitCode) -> NoReturn:
     """End the command with an exit code."""
     raise typer.Exit(int(code))
 
@@ -131,14 +146,28 @@ def _valid() -> tuple[Path, Settings, catalogue_file.Catalogue]:
     return root, settings, found
 
 
-def _last_records(root: Path, settings: Settings) -> dict[str, Any]:
+def _named(name: str, found: catalogue_file.Catalogue) -> catalogue_file.Mutant:
+    mutant = found.by_id().get(name)
+    if mutant is None:
+        raise InputRefused([f"there is no mutant '{name}'{did_you_mean(name, found.by_id())}"])
+    return mutant
+
+
+def _last_records(root: Path, settings: Settings, partial_too: bool = False) -> dict[str, Any]:
+    """Records by id of the last full run; with `partial_too`, newer ones of a filtered run come first."""
     from .mutation import evidence
 
-    try:
-        data = evidence.load(root / settings.reports / evidence.EVIDENCE, evidence.EVIDENCE)
-    except evidence.EvidenceLost:
-        return {}
-    return {record["id"]: record for record in data["predicate"]["mutants"]}
+    paths = [root / settings.reports / evidence.EVIDENCE]
+    if partial_too:
+        paths.append(root / settings.reports / evidence.PARTIAL)
+    records: dict[str, Any] = {}
+    for path in sorted((p for p in paths if p.exists()), key=lambda p: p.stat().st_mtime):
+        try:
+            data = evidence.load(path, path.name)
+        except evidence.EvidenceLost:
+            continue
+        records |= {record["id"]: record for record in data["predicate"]["mutants"]}
+    return records
 
 
 def _check() -> ExitCode:

@@ -12,7 +12,7 @@ from rich.table import Table
 from ..exit_codes import ExitCode
 from ..mutation.decide import Finding, counts
 from ..mutation.matrix import Study
-from .rows import HEADINGS, control_lines, legend, rows, scope_line
+from .rows import Row, claims, common_test, control_lines, legend, rows, scope_line
 
 _NARROW = 100
 
@@ -23,18 +23,33 @@ def print_report(predicate: Mapping[str, Any], notes: Mapping[str, Any], finding
     if not console.is_terminal and console.width < _NARROW:
         # A pipe has no width of its own; a wrapped id could be found by nobody.
         console = Console(width=200)
-    table = Table(*HEADINGS, box=None, pad_edge=False)
-    for row in rows(predicate, notes):
-        style = "" if row.promised else "bold red"
-        killers = escape("\n".join(row.killers))
-        table.add_row(
-            escape(row.id), escape(row.theme), row.verdict, killers, escape(row.message), style=style
-        )
-    if table.row_count:
-        console.print(table)
-    for line in [counts(predicate), scope_line(predicate), *control_lines(predicate), *legend(predicate)]:
+    shown = rows(predicate, notes)
+    common = common_test(shown)
+    if common:
+        console.print(f"[...] is {common}[...]", markup=False, highlight=False)
+    if shown:
+        console.print(_table(shown, common))
+    lines = [counts(predicate), scope_line(predicate), *claims(predicate), *control_lines(predicate)]
+    for line in [*lines, *legend(predicate)]:
         console.print(escape(line), soft_wrap=True, highlight=False)
     print_findings(findings)
+
+
+def _table(shown: Sequence[Row], common: str) -> Table:
+    """Killers whole, one a line, and under them the message; a long one is folded, never cut."""
+    table = Table("mutant", "verdict", box=None, pad_edge=False)
+    table.add_column("killers that killed, and the first message of the failing check", overflow="fold")
+    theme = ""
+    for row in shown:
+        if row.theme != theme:
+            theme = row.theme
+            table.add_row(f"[bold]{escape(theme)}")
+        told = [escape(test.replace(f"{common}[", "[", 1) if common else test) for test in row.killers]
+        told += [f"[dim]{escape(row.message)}"] if row.message else []
+        table.add_row(
+            f"  {escape(row.id)}", row.verdict, "\n".join(told), style="" if row.promised else "bold red"
+        )
+    return table
 
 
 def print_matrix(matrix: Mapping[str, Sequence[str]], study: Study) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..mutation.decide import Finding, counts, exit_code
-from .rows import HEADINGS, control_lines, legend, rows, scope_line
+from .rows import HEADINGS, claims, control_lines, legend, rows, scope_line
 
 
 def markdown(predicate: Mapping[str, Any], notes: Mapping[str, Any], findings: Sequence[Finding]) -> str:
@@ -28,7 +28,13 @@ def markdown(predicate: Mapping[str, Any], notes: Mapping[str, Any], findings: S
     for row in rows(predicate, notes):
         verdict = row.verdict if row.promised else f"**{row.verdict}**"
         lines.append(_table_row([row.id, row.theme, verdict, "<br>".join(row.killers), row.message]))
-    lines += ["", "## Controls", "", *(f"- {line}" for line in control_lines(predicate)), ""]
+    lines += [
+        "",
+        "## Controls",
+        "",
+        *(f"- {line}" for line in [*control_lines(predicate), *claims(predicate)]),
+        "",
+    ]
     lines += ["## Verdicts", "", *(f"- {line}" for line in legend(predicate))]
     return "\n".join(lines) + "\n"
 

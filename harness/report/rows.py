@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,23 @@ def _row(record: Mapping[str, Any], messages: Mapping[str, str]) -> Row:
         told = record["reason"] + (f" | {told}" if told else "")
     killers = tuple(record["killed"]) or tuple(f"(listed) {test}" for test in record["killers"])
     return Row(record["id"], record["theme"], record["verdict"], killers, told, promised)
+
+
+def common_test(shown: Sequence[Row]) -> str:
+    """The `file::test` that more than half of all killers share before their brackets, or nothing."""
+    found = Counter(test.partition("[")[0] for row in shown for test in row.killers if "[" in test)
+    name, count = next(iter(found.most_common(1)), ("", 0))
+    return name if 2 * count > sum(len(row.killers) for row in shown) and count > 1 else ""
+
+
+def claims(predicate: Mapping[str, Any]) -> list[str]:
+    """What entries claim and no run verifies yet; it must not pass for verified."""
+    names = [entry["id"] for entry in predicate["catalogue"] if entry.get("survives_under")]
+    return (
+        [f"claimed, not verified: survives_under of {len(names)} entries: {', '.join(names)}"]
+        if names
+        else []
+    )
 
 
 def control_lines(predicate: Mapping[str, Any]) -> list[str]:

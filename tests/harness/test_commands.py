@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from toys import lay, read, run
+from toys import command, lay, read, run
+
+from harness import mutate
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -19,12 +21,12 @@ def project(tmp_path: Path) -> Path:
 
 
 def commit(root: Path) -> None:
-    for command in (
+    for line in (
         ["init", "-q"],
         ["add", "."],
         ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "start"],
     ):
-        subprocess.run(["git", "-C", str(root), *command], check=True)
+        subprocess.run(["git", "-C", str(root), *line], check=True)
 
 
 def test_list_names_every_entry_and_counts_them(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +44,74 @@ def test_show_prints_the_diff_and_the_killers(project: Path, monkeypatch: pytest
 def test_show_of_an_unknown_id_names_the_nearest(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = run(project, monkeypatch, "show", "the-faul")
     assert (ran.code, ran.text) == (2, "there is no mutant 'the-faul'; did you mean 'the-fault'?")
+
+
+def test_explain_tells_each_killer_and_its_stage(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(project, monkeypatch).code == 0
+    text = run(project, monkeypatch, "explain", "the-fault").text
+    for line in (
+        "the-fault: killed, should be killed: 1 of 1 listed killers",
+        "judged by swap\n",
+        "  judged by swap: mutated source executed, collected, changed lines ran: killed (AssertionError at tests/test_calc.py:6)",
+        "  confirmed by reimport: mutated source executed, collected, changed lines ran: killed",
+        "  stage: seen; its assertion failed in both runs",
+        "the rest of the suite was not run",
+    ):
+        assert line in text, text
+    assert "changed since that run" not in text
+
+
+@pytest.mark.parametrize(
+    ("toy", "stage"),
+    [
+        ("not_reached", "stage: not reached; the test executed the file and none of the changed lines"),
+        ("survived", "stage: reached and not seen; the changed lines ran and every assertion held"),
+        ("crashed", "stage: reached, and no verdict of a test; crashed: died by "),
+        ("not_applied_exec", "stage: not applied; the test never executed the mutated file"),
+    ],
+)
+def test_explain_names_the_stage_in_which_a_fault_is_lost(
+    toy: str, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = lay(read(toy), tmp_path / "project")
+    assert run(root, monkeypatch, "--only", "the-fault").code in (1, 3, 4)
+    assert stage in run(root, monkeypatch, "explain", "the-fault").text
+
+
+def test_explain_says_when_the_entry_changed_since(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(project, monkeypatch).code == 0
+    catalogue = project / "mutants" / "sums.toml"
+    catalogue.write_text(catalogue.read_text().replace("x + 2", "x + 3"))
+    assert "changed since that run" in run(project, monkeypatch, "explain", "the-fault").text
+
+
+def test_explain_of_what_was_never_judged_says_how_to_judge_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = run(project, monkeypatch, "explain", "the-fault")
+    assert ran.code == 5
+    assert "run `python -m harness.mutate --only the-fault`" in ran.text
+
+
+def test_the_report_shows_killers_whole_and_their_common_test_once(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "tests" / "test_calc.py").write_text(
+        "import pytest\n\nimport calc\n\n\n"
+        "@pytest.mark.parametrize('x', ['a' * 90, 'b' * 90])\ndef test_f(x):\n    assert calc.f(1) == 2\n"
+    )
+    names = [f"tests/test_calc.py::test_f[{letter * 90}]" for letter in "ab"]
+    catalogue = project / "mutants" / "sums.toml"
+    catalogue.write_text(
+        catalogue.read_text().replace('"tests/test_calc.py::test_f"', ", ".join(f'"{n}"' for n in names))
+        + 'survives_under = ["zeros"]\n'
+    )
+    first = run(project, monkeypatch)
+    assert first.code == 0, first.text
+    text = command(mutate.app, project, monkeypatch, "--report-only", columns="120").text
+    assert "[...] is tests/test_calc.py::test_f[...]" in text
+    assert all(f"[{letter * 90}]" in text.replace("\n", "").replace(" ", "") for letter in "ab")
+    assert "claimed, not verified: survives_under of 1 entries: the-fault" in text
 
 
 def test_add_makes_an_entry_with_real_killers_and_puts_the_file_back(

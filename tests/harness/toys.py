@@ -75,10 +75,10 @@ def lay(toy: Toy, root: Path) -> Path:
     return root
 
 
-def command(app: Any, root: Path, monkeypatch: pytest.MonkeyPatch, *args: str) -> Ran:
+def command(app: Any, root: Path, monkeypatch: pytest.MonkeyPatch, *args: str, columns: str = "300") -> Ran:
     """Run a command in this process, with the exit codes of the real one."""
     monkeypatch.chdir(root)
-    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("COLUMNS", columns)
     result = CliRunner().invoke(app, list(args))
     code, text = result.exit_code, result.output
     if isinstance(result.exception, InputRefused):
