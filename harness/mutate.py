@@ -7,7 +7,7 @@ Flags of a run; with none of them the whole catalogue is run:
     --only ID           judge these entries only; writes reports/partial.json, never the evidence
     --theme NAME        judge these themes only; likewise
     --report-only       print the last evidence again; runs nothing
-    --matrix            also judge each entry by every killer that any entry lists; finds undeclared twins
+    --matrix            also judge each entry by every test that executes what it changes; finds twins
     --resume            go on with a run that was killed: its kills count if no input has changed
     --shuffle SEED      judge the entries in another order; the evidence must not change by a byte
     -j N                judgements at a time (default: the machine's cores)
@@ -201,7 +201,7 @@ def _run(
         evidence.write_atomically(root / settings.reports / evidence.MARKDOWN, text.encode())
     console.print_report(predicate, outcome.notes, outcome.findings)
     if outcome.matrix is not None:
-        console.print_matrix(outcome.matrix, kill_matrix.study(outcome.matrix, found.mutants))
+        console.print_matrix(outcome.matrix, kill_matrix.study(outcome.matrix.rows, found.mutants))
     code = exit_code(outcome.findings)
     console.print_last_line(code)
     return code

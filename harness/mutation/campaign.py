@@ -111,12 +111,20 @@ class Campaign:
             self.seconds.get(test, UNMEASURED_S) for test in tests
         )
 
-    def ask(self, fault: Fault, mode: str, tests: list[str], alone: bool = False) -> dict[str, Any]:
+    def ask(
+        self,
+        fault: Fault,
+        mode: str,
+        tests: list[str],
+        alone: bool = False,
+        mapped: Mapping[str, list[str]] | None = None,
+    ) -> dict[str, Any]:
         """One fork: the slot's reply."""
         wall = self.wall(tests)
         if mode == "spawn" and not all(test in self.seconds for test in tests):
             wall += FRESH_S
         job = prepare.job(fault, mode, tests, wall, self.settings.limits)
+        job["map"] = dict(mapped or {})
         job["trace_import"] = fault.trace_import or self._ran_early(fault)
         with self.turns.alone() if alone else self.turns.shared():
             reply = self.servers.judge(job)

@@ -15,7 +15,7 @@ from typing import Any
 from . import bounds, elsewhere, live, planted, serving, wire
 from .codetree import Pair, Plan, compile_source, is_function, make_plan, nested
 from .facts import leaves
-from .reach import Reach, as_watch
+from .reach import Mapper, Reach, as_watch
 from .sitting import Sitting, first_line, quiet
 
 CANNOT_ANSWER = 97
@@ -70,17 +70,22 @@ def answer(context: Context, job: dict[str, Any], line: Line, basetemp: str) -> 
     _note_leaving()
     trap = planted.plant()
     known = set(sys.modules)
+    mapper = Mapper({context.real(file): set(names) for file, names in job.get("map", {}).items()})
+    mapper.start()
     try:
         done = (_swap if job["mode"] == "swap" else _reimport)(context, job, line, basetemp, guests)
     except live.SwapRefused as refusal:
         line.say("refused", why=str(refusal))
         return
+    mapper.stop()
+    named = {context.real(file): file for file in job.get("map", {})}
+    lines = sorted((named[path], name, line) for path, name, line in mapper.lines)
     late = third_party(context.sources.project, known)
     told = guests.told()
     for path, value in guests.served().items():
         if job["mode"] != "swap" and done["applied"].get(files.get(path, "")) is None and path in files:
             done["applied"][files[path]] = value
-    line.say("done", trap=trap.hit, left=list(_left), joined=bool(told), late=late, **done)
+    line.say("done", trap=trap.hit, left=list(_left), joined=bool(told), late=late, lines=lines, **done)
 
 
 def _become_another(context: Context, job: dict[str, Any], fd: int, basetemp: str) -> None:

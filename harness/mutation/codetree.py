@@ -150,6 +150,24 @@ def watched(original: str, mutated: str, old: CodeType, new: CodeType) -> tuple[
     return tuple(sorted(direct))
 
 
+def replaced(original: str, mutated: str, old: CodeType, new: CodeType) -> tuple[tuple[str, int], ...] | None:
+    """(qualified name, line) pairs of the old code that an edit replaces or deletes.
+
+    None when they do not say enough: something is inserted, or a line has no bytecode of its own.
+    """
+    before, after = original.splitlines(), mutated.splitlines()
+    opcodes = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    touched = {n + 1 for tag, low, high, _, _ in opcodes if tag != "equal" for n in range(low, high)}
+    pairs = {
+        (code.co_qualname, line)
+        for code in _changed_code(new, old)
+        for line in _own_lines(code, {ln for *_, ln in code.co_lines() if ln}) & touched
+    }
+    if any(tag == "insert" for tag, *_ in opcodes) or {line for _, line in pairs} != touched:
+        return None
+    return tuple(sorted(pairs))
+
+
 def _own_lines(code: CodeType, lines: set[int]) -> set[int]:
     # The first line of a function is its def or decorator; no line event ever comes for it.
     return lines - {code.co_firstlineno} if is_function(code) and len(lines) > 1 else lines

@@ -11,7 +11,7 @@ from typing import Any
 
 from .anchor import MODULE, sources
 from .catalogue import Mutant
-from .codetree import Plan, compile_source, make_plan, watched
+from .codetree import Plan, compile_source, make_plan, replaced, watched
 from .errors import InputRefused
 from .serving import digest
 from .settings import Limits
@@ -28,6 +28,8 @@ class Fault:
     trace_import: bool = False
     null: Mapping[str, str] = field(default_factory=dict)
     functions: tuple[tuple[str, str], ...] = ()
+    # Lines of the original that the edit replaces, when they say all; else the functions do.
+    replaced: tuple[tuple[str, str, int], ...] | None = None
 
     @property
     def bytecode_differs(self) -> bool:
@@ -44,10 +46,12 @@ def make_fault(changed: Mapping[str, tuple[str, str]]) -> Fault:
     """Build a fault from {file: (original text, mutated text)}."""
     plans: dict[str, Plan] = {}
     watch = {}
+    lines: dict[str, tuple[tuple[str, int], ...] | None] = {}
     for file, (original, mutated) in changed.items():
         old, new = _code(original, file), _code(mutated, file)
         plans[file] = make_plan(old, new)
         watch[file] = watched(original, mutated, old, new)
+        lines[file] = replaced(original, mutated, old, new)
     reasons = [plan.why_reimport for plan in plans.values() if plan.why_reimport]
     return Fault(
         overlay={file: mutated for file, (_, mutated) in changed.items()},
@@ -56,6 +60,9 @@ def make_fault(changed: Mapping[str, tuple[str, str]]) -> Fault:
         why_reimport=reasons[0] if reasons else None,
         trace_import=bool(reasons),
         functions=tuple((file, name) for file, plan in plans.items() for name in _functions(plan)),
+        replaced=None
+        if any(pairs is None for pairs in lines.values())
+        else tuple((file, name, line) for file, pairs in lines.items() for name, line in pairs or ()),
     )
 
 

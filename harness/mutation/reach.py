@@ -37,6 +37,8 @@ class Reach:
 
     def stop(self) -> None:
         """Stop tracing."""
+        if not self._watch:
+            return
         sys.settrace(None)
         threading.settrace(None)
 
@@ -67,6 +69,47 @@ class Reach:
         self.stop()
         if self.when_found is not None:
             self.when_found()
+
+
+class Mapper:
+    """Notes every executed line of some functions, in every thread; for a run without a mutant."""
+
+    def __init__(self, functions: dict[str, set[str]]) -> None:
+        self.lines: set[tuple[str, str, int]] = set()
+        self._functions = functions
+        self._names = {name for names in functions.values() for name in names}
+        self._paths: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Trace this thread and every thread started from now on."""
+        if self._functions:
+            threading.settrace(self._call)
+            sys.settrace(self._call)
+
+    def stop(self) -> None:
+        """Stop tracing."""
+        if self._functions:
+            sys.settrace(None)
+            threading.settrace(None)
+
+    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
+        qualname = frame.f_code.co_qualname
+        if qualname not in self._names and qualname.partition(".<locals>")[0] not in self._names:
+            return None
+        name = frame.f_code.co_filename
+        if name not in self._paths:
+            self._paths[name] = os.path.realpath(name)
+        path = self._paths[name]
+        if path not in self._functions:
+            return None
+        self.lines.add((path, qualname, ENTERED))
+
+        def local(inner: FrameType, what: str, value: Any) -> Any:
+            if what == "line":
+                self.lines.add((path, qualname, inner.f_lineno))
+            return local
+
+        return local
 
 
 def as_watch(pairs: dict[str, Iterable[Iterable[Any]]]) -> Watch:

@@ -67,7 +67,7 @@ class Outcome:
     notes: dict[str, Any]
     written: Path
     findings: list[decide.Finding] = field(default_factory=list)
-    matrix: dict[str, list[str]] | None = None
+    matrix: matrix.Matrix | None = None
 
     @property
     def predicate(self) -> dict[str, Any]:
@@ -121,8 +121,8 @@ def execute(
             evidence.write_atomically(root / settings.reports / evidence.RUN, evidence.canonical(notes))
         findings = decide.weigh(made["predicate"])
         if rows is not None:
-            findings += matrix.findings(rows, chosen)
-            bound = {"evidence_seal": made["seal"], "rows": rows}
+            findings += matrix.findings(rows.rows, chosen)
+            bound = {"evidence_seal": made["seal"], **rows.as_data()}
             evidence.write_atomically(root / settings.reports / matrix.NAME, evidence.canonical(bound))
     return Outcome(made, notes, written, findings, rows)
 
@@ -190,7 +190,7 @@ def _entry(mutant: Mutant) -> dict[str, Any]:
 
 def _judge_all(
     root: Path, settings: Settings, catalogue: Catalogue, plan: _Plan
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, list[str]] | None]:
+) -> tuple[dict[str, Any], dict[str, Any], matrix.Matrix | None]:
     """Returns the evidence's predicate, the notes, and the kill matrix if it was asked for."""
     predicate: dict[str, Any] = {
         "versions": versions(),
@@ -209,7 +209,7 @@ def _judge_all(
         )
     with Servers(root, settings, plan.jobs) as servers:
         campaign = Campaign(root, settings, servers, plan.jobs, plan.tell)
-        greens = _get_ready(campaign, plan.chosen)
+        greens = _get_ready(campaign, plan.chosen, plan.matrix)
         predicate["swap_refused"] = servers.swap_refused
         rows = _campaign(campaign, plan, greens, predicate)
     notes = {
@@ -225,7 +225,7 @@ def _judge_all(
 
 def _campaign(
     campaign: Campaign, plan: _Plan, greens: Mapping[str, list[str]], predicate: dict[str, Any]
-) -> dict[str, list[str]] | None:
+) -> matrix.Matrix | None:
     killers = list(dict.fromkeys(test for mutant in plan.chosen for test in mutant.killed_by))
     others = list(dict.fromkeys(test for mutant in plan.chosen for test in greens[mutant.id]))
     campaign.tell(f"baseline: {len(killers)} killers, {len(others)} that must stay green")
@@ -277,7 +277,7 @@ def _judged(campaign: Campaign, mutant: Mutant, green: Sequence[str], log: journ
     return record
 
 
-def _get_ready(campaign: Campaign, chosen: Sequence[Mutant]) -> dict[str, list[str]]:
+def _get_ready(campaign: Campaign, chosen: Sequence[Mutant], whole: bool) -> dict[str, list[str]]:
     """Resolve every test name, preload what the tests import, fork the slots; returns the greens by mutant."""
     killers = list(dict.fromkeys(test for mutant in chosen for test in mutant.killed_by))
     first_of_file = {test.partition("::")[0]: test for test in reversed(killers)}
@@ -293,8 +293,16 @@ def _get_ready(campaign: Campaign, chosen: Sequence[Mutant]) -> dict[str, list[s
         raise InputRefused(_lost_killers(servers, chosen, lost))
     greens = _resolve_greens(servers, chosen)
     servers.preload(learned)
-    servers.fork(killers or campaign.settings.tests, sorted({file for m in chosen for file in m.files}))
+    wanted = killers or list(campaign.settings.tests)
+    if whole:
+        suite = campaign.settings.suite or campaign.settings.tests
+        wanted = [*suite, *(test for test in wanted if not _below(test, suite))]
+    servers.fork(wanted, sorted({file for m in chosen for file in m.files}))
     return greens
+
+
+def _below(test: str, paths: Sequence[str]) -> bool:
+    return any(path == "." or test.startswith((f"{path.rstrip('/')}/", f"{path}::")) for path in paths)
 
 
 def _lost_killers(servers: Servers, chosen: Sequence[Mutant], lost: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..exit_codes import ExitCode
 from ..mutation.decide import Finding, counts
-from ..mutation.matrix import Study
+from ..mutation.matrix import Matrix, Study
 from .rows import Row, claims, common_test, control_lines, legend, rows, scope_line
 
 _NARROW = 100
@@ -52,14 +52,18 @@ def _table(shown: Sequence[Row], common: str) -> Table:
     return table
 
 
-def print_matrix(matrix: Mapping[str, Sequence[str]], study: Study) -> None:
-    """Print how many listed checks see each entry, and what the matrix says about the checks."""
+def print_matrix(matrix: Matrix, study: Study) -> None:
+    """Print how many tests see each entry, and what the matrix says about the checks."""
     console = Console()
-    lines = [f"{name}: killed by {len(row)} of all listed checks" for name, row in matrix.items()]
+    lines = [
+        f"{name}: killed by {len(row)} of {len(matrix.tests)} tests" for name, row in matrix.rows.items()
+    ]
+    lines += [f"{name}: {count} tests gave no answer" for name, count in matrix.unsettled.items()]
+    lines += [f"{test} is red without any mutant and tells nothing" for test in matrix.red]
     lines += [f"only {test} kills {name}" for name, test in study.sole.items()]
     lines += [f"{test} kills nothing" for test in study.idle]
     lines.append(
-        f"matrix of {len(matrix)} entries: {len(study.twins)} groups that no check tells apart, "
+        f"matrix of {len(matrix.rows)} entries: {len(study.twins)} groups that no check tells apart, "
         f"{len(study.sole)} entries with a single killer, {len(study.idle)} checks that kill nothing"
     )
     for line in lines:
