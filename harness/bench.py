@@ -61,6 +61,8 @@ def _state(effort: Effort) -> Iterator[Row]:
         for rows in (1, effort.rows):
             yield tables.flags(effort, layer, rows)
         yield tables.loop_against_batch(effort, layer)
+        yield from tables.pool_calls(effort, layer)
+        yield tables.against_hugging_face(effort, layer)
         yield from tables.contexts(effort, layer)
         yield tables.batch_sizes(effort, layer)
         yield tables.columns(effort, layer)

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from harness.benchmark import state
+from harness.benchmark import huggingface, state
 from harness.benchmark.clock import Ratio, exponent, interleaved, milliseconds
 from harness.benchmark.state import Batch, Layer, cycle, new_tokens, spread_tokens
+from harness.subjects.writes import CountWrites, address
 from torch_impl.xs_rolling import Plan, Retain
 
 RETAINS: tuple[Retain, ...] = ("projected", "hidden")
@@ -104,8 +105,8 @@ def ragged_against_uniform(effort: Effort, layer: Layer) -> Iterator[Row]:
             "<= 1.10",
             ratio.median <= 1.10,
         )
-    single = [cycle(uniform.open(compressor), xs, 1)] * 1
-    times = [interleaved({"step": single[0]}, 1, layer.device)["step"][0] for _ in range(steps)]
+    single = cycle(uniform.open(compressor), xs, 1)
+    times = [interleaved({"step": single}, 1, layer.device)["step"][0] for _ in range(steps)]
     yield Row(
         "B2",
         f"{layer.short}: the step in which all equal rows complete / a median step",
@@ -155,6 +156,58 @@ def loop_against_batch(effort: Effort, layer: Layer) -> Row:
         f">= {limit}",
         ratio.median >= limit,
     )
+
+
+def against_hugging_face(effort: Effort, layer: Layer) -> Row:
+    """B8: the public modules over ours, equal rows, one full cycle of decode steps."""
+    what = f"{layer.short}: Hugging Face deepseek_v4 / ours, uniform decode, B={effort.rows}"
+    if not huggingface.available():
+        return Row("B8", what, None, "reported", None, "not measured: pip install 'rowproof[oracle]'")
+    compressor, xs, steps = layer.compressor(), new_tokens(layer, effort.rows), layer.geometry.ratio
+    batch = Batch(layer, spread_tokens(effort.rows, 2048, 0))
+    cases = {
+        "theirs": huggingface.decode(batch, steps),
+        "ours": cycle(batch.open(compressor), xs, steps),
+    }
+    seconds = interleaved(cases, max(effort.repeats // 3, 3), layer.device)
+    ratio = Ratio.of(seconds["theirs"], seconds["ours"])
+    return Row("B8", what, ratio, "> 1", ratio.median > 1, f"cycles of {steps} steps")
+
+
+def pool_calls(effort: Effort, layer: Layer) -> Iterator[Row]:
+    """B6: pool calls of one step and elements of comp written, counted from outside."""
+    xs = new_tokens(layer, effort.rows)
+    ratio = layer.geometry.ratio
+    tokens = spread_tokens(effort.rows, 2048, 4096)
+    tokens = tuple(t - t % ratio + ratio - 1 if row % 4 == 0 else t for row, t in enumerate(tokens))
+    completing = [t for t in tokens if (t + 1) % ratio == 0]
+    for plan, bound in (
+        ("gathered", min(len(completing), 1)),
+        ("grouped", len({t % ratio for t in completing})),
+    ):
+        compressor = layer.compressor()
+        cache = Batch(layer, tokens, plan=plan).open(compressor)  # type: ignore[arg-type]
+        calls, pool = [0], compressor.pool
+
+        def counted(
+            windows: torch.Tensor, block: torch.Tensor, calls: list[int] = calls, pool: Any = pool
+        ) -> Any:
+            calls[0] += 1
+            return pool(windows, block)
+
+        compressor.pool = counted  # type: ignore[method-assign]
+        with CountWrites() as writes:
+            cache.advance(xs)
+        written = writes.elements[address(cache.storage()["comp"])]
+        right = layer.head * len(completing)
+        yield Row(
+            "B6",
+            f"{layer.short}, {plan}: pool calls of a step, elements of comp written, B={effort.rows}",
+            None,
+            f"<= {bound} calls, exactly {right} elements",
+            calls[0] <= bound and written == right,
+            f"{calls[0]} calls, {written} elements",
+        )
 
 
 def contexts(effort: Effort, layer: Layer) -> Iterator[Row]:
