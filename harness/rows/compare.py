@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,11 +11,9 @@ from harness.rows.checks import REFERENCE
 from harness.rows.diff import first_difference, in_tokens
 from harness.rows.events import ABSENT
 from harness.rows.facts import RowBefore
+from harness.rows.stage import Member, Stage
 from harness.rows.subject import Array, Rows
 from harness.rows.trace import Mismatch
-
-if TYPE_CHECKING:
-    from harness.rows.play import Member, Play
 
 # Both sides compute a block of unit size in float64 from the same 2 * ratio values at most.
 _VALUES_TOLERANCE = 1e-10
@@ -30,25 +28,22 @@ class CallWatch(NamedTuple):
 
 
 class Judge:
-    """Compares what a play holds; records mismatches and counts comparisons in the play's trace."""
+    """Compares what stands on the stage; records mismatches and counts comparisons in its trace."""
 
-    def __init__(self, play: Play) -> None:
-        self.play = play
-        self.trace = play.trace
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.trace = stage.trace
         self._values_of: dict[tuple[int, ...], Array] = {}
 
     def record(self, check: str, row: int | None, said: tuple[str, ...]) -> None:
-        step = getattr(self.play, "at", 0)
-        self.trace.mismatches.append(Mismatch(check, step, row, said))
-
-    # -- one call of the batch ----------------------------------------------------------------------------
+        self.trace.mismatches.append(Mismatch(check, self.stage.at, row, said))
 
     def before_call(self, rows: list[RowBefore]) -> CallWatch:
-        batch = self.play._batch()
+        batch = self.stage.present()
         return CallWatch(rows, batch.memory(), batch.pool_calls())
 
     def after_call(self, watch: CallWatch, written: int) -> None:
-        batch, ratio = self.play._batch(), self.play.fixture.ratio
+        batch, ratio = self.stage.present(), self.stage.fixture.ratio
         memory = batch.memory()
         self._calls(watch, batch.pool_calls() - watch.pool_calls)
         self._scatter(watch, memory, written)
@@ -60,13 +55,13 @@ class Judge:
 
     def _calls(self, watch: CallWatch, calls: int) -> None:
         """Gathered: one call. Grouped: one per (residue, take), and for span 2 as many again at block 0."""
-        ratio = self.play.fixture.ratio
+        ratio = self.stage.fixture.ratio
         completing = [row for row in watch.rows if row.take]
         keys = {(row.tokens % ratio, row.take) for row in completing}
         opening = {(row.tokens % ratio, row.take) for row in completing if row.tokens < ratio}
         bound = min(len(completing), 1)
-        if self.play.setup.options.get("plan") == "grouped":
-            bound = len(keys) + (len(opening) if self.play.fixture.span == 2 else 0)
+        if self.stage.setup.options.get("plan") == "grouped":
+            bound = len(keys) + (len(opening) if self.stage.fixture.span == 2 else 0)
         self.trace.compared["calls"] += 1
         if calls > bound:
             groups = f"{len(completing)} rows complete with {len(keys)} different (residue, blocks)"
@@ -80,7 +75,7 @@ class Judge:
         expected = {
             (row, block)
             for row, seen in enumerate(watch.rows)
-            for block in range(seen.tokens // self.play.fixture.ratio, self._blocks_after(seen))
+            for block in range(seen.tokens // self.stage.fixture.ratio, self._blocks_after(seen))
         }
         right = width * len(expected) + (before.size if grown else 0)
         self.trace.compared["scatter"] += 1
@@ -111,7 +106,7 @@ class Judge:
             )
 
     def _blocks_after(self, row: RowBefore) -> int:
-        return (row.tokens + row.n_new) // self.play.fixture.ratio
+        return (row.tokens + row.n_new) // self.stage.fixture.ratio
 
     def _idle(self, watch: CallWatch, memory: Mapping[str, Array]) -> None:
         if not any(seen.n_new for seen in watch.rows):
@@ -129,37 +124,35 @@ class Judge:
                     )
                     self.record("idle.bytes", row, (said,))
 
-    # -- after every step ---------------------------------------------------------------------------------
-
     def after_step(self) -> None:
-        play = self.play
-        if play.lane == "tokens":
+        stage = self.stage
+        if stage.lane == "tokens":
             self._memory_apart()
         for rows in self._everything():
             rows.check_invariants()
-        if play.poison:
+        if stage.poison:
             for rows in self._everything():
-                rows.poison(play.stream.poison)
-        held = [(play._batch().read(row), member.alone.read(0)) for row, member in enumerate(play.order)]
-        for row, (member, (batch, alone)) in enumerate(zip(play.order, held, strict=True)):
+                rows.poison(stage.stream.poison)
+        held = [(stage.present().read(row), member.alone.read(0)) for row, member in enumerate(stage.order)]
+        for row, (member, (batch, alone)) in enumerate(zip(stage.order, held, strict=True)):
             self._row(row, member, batch, alone)
-        for member, park in play.parked.values():
+        for member, park in stage.parked.values():
             self._row(None, member, park.read(0), member.alone.read(0))
-        if play.lane == "tokens":
+        if stage.lane == "tokens":
             self._invariants([batch for batch, _ in held])
             self._bytes_of_twins()
             self._width(held)
-            for row, member in enumerate(play.order):
-                self._probe(row, member, _depths(play.fixture.ratio, play.fixture.margin))
+            for row, member in enumerate(stage.order):
+                self._probe(row, member, _depths(stage.fixture.ratio, stage.fixture.margin))
                 self._probe_slot(row, member)
             self._windows()
 
     def _everything(self) -> list[Rows]:
-        play = self.play
-        rows = [member.alone for member in play.order]
-        for member, park in play.parked.values():
+        stage = self.stage
+        rows = [member.alone for member in stage.order]
+        for member, park in stage.parked.values():
             rows += [member.alone, park]
-        return rows + list(play.twins.values()) + ([play.batch] if play.batch is not None else [])
+        return rows + list(stage.twins.values()) + ([stage.batch] if stage.batch is not None else [])
 
     def _memory_apart(self) -> None:
         seen: set[int] = set()
@@ -172,29 +165,29 @@ class Judge:
 
     def _invariants(self, batch: Sequence[Mapping[str, Array]]) -> None:
         """What the counts say, whether or not the subject checks itself."""
-        play = self.play
+        stage = self.stage
         self.trace.compared["invariant"] += 1
-        limit = play.fixture.span * play.fixture.ratio + play.fixture.margin - 1
-        for row, (member, held) in enumerate(zip(play.order, batch, strict=True)):
+        limit = stage.fixture.span * stage.fixture.ratio + stage.fixture.margin - 1
+        for row, (member, held) in enumerate(zip(stage.order, batch, strict=True)):
             tokens, base = int(held["tokens"]), int(held["base"])
             broken = []
             if not 0 <= base <= tokens:
                 broken.append(f"base is {base}; it should lie in 0..{tokens}")
-            if base % play.fixture.ratio:
-                broken.append(f"base is {base}; it should be a multiple of {play.fixture.ratio}")
+            if base % stage.fixture.ratio:
+                broken.append(f"base is {base}; it should be a multiple of {stage.fixture.ratio}")
             if tokens - base > max(limit, member.promises.width):
                 broken.append(f"{tokens - base} tokens are retained; {limit} is the limit of this geometry")
             if broken:
                 self.record("invariant", row, tuple(broken))
 
     def _bytes_of_twins(self) -> None:
-        play = self.play
-        if not play.twins:
+        stage = self.stage
+        if not stage.twins:
             return
-        if len({(m.promises.tokens, m.promises.base) for m in play.order}) == 1:
-            play.trace.facts.add("uniform_throughout")
-        mine = play._batch().memory()
-        for check, twin in play.twins.items():
+        if len({(m.promises.tokens, m.promises.base) for m in stage.order}) == 1:
+            stage.trace.facts.add("uniform_throughout")
+        mine = stage.present().memory()
+        for check, twin in stage.twins.items():
             self.trace.compared[check] += 1
             for name, other in twin.memory().items():
                 if mine[name].shape != other.shape:
@@ -208,7 +201,7 @@ class Judge:
         self, row: int | None, member: Member, batch: Mapping[str, Array], alone: Mapping[str, Array]
     ) -> None:
         """One sequence: what the batch holds, what alone holds, what the oracle says."""
-        if self.play.lane == "values":
+        if self.stage.lane == "values":
             self._values(row, member, batch, alone)
             return
         self._count("tokens", row, int(batch["tokens"]), int(alone["tokens"]), member.promises.tokens)
@@ -224,7 +217,7 @@ class Judge:
 
     def _blocks(self, member: Member) -> Array:
         """The oracle's blocks [live, span * ratio + 1]: the tokens each pools, and its index."""
-        fixture, history = self.play.fixture, member.history
+        fixture, history = self.stage.fixture, member.history
         blocks = [
             [history[t] if t >= 0 else ABSENT for t in self._tokens_of(block)] + [block]
             for block in range(member.promises.live_blocks)
@@ -232,7 +225,7 @@ class Judge:
         return np.array(blocks, dtype=np.int64).reshape(len(blocks), fixture.span * fixture.ratio + 1)
 
     def _tokens_of(self, block: int) -> list[int]:
-        return self.play.oracle.block_tokens(block, self.play.fixture.ratio, self.play.fixture.span)
+        return self.stage.oracle.block_tokens(block, self.stage.fixture.ratio, self.stage.fixture.span)
 
     def _count(self, check: str, row: int | None, batch: int, alone: int, right: int) -> None:
         self.trace.compared[check] += 1
@@ -250,10 +243,10 @@ class Judge:
         self.trace.compared[check + REFERENCE] += 1
         if not np.array_equal(batch, alone):
             named = {"batch holds": batch, "alone holds": alone, "reference says": right}
-            self.record(check, row, in_tokens(self.play.ledger, axis, named, member.history))
+            self.record(check, row, in_tokens(self.stage.ledger, axis, named, member.history))
         if not np.array_equal(alone, right):
             named = {"alone holds": alone, "reference says": right}
-            self.record(check + REFERENCE, row, in_tokens(self.play.ledger, axis, named, member.history))
+            self.record(check + REFERENCE, row, in_tokens(self.stage.ledger, axis, named, member.history))
 
     def _values(
         self, row: int | None, member: Member, batch: Mapping[str, Array], alone: Mapping[str, Array]
@@ -272,7 +265,7 @@ class Judge:
             if far.any():
                 block, channel = (int(i) for i in np.argwhere(far)[0])
                 tokens = ", ".join(
-                    self.play.ledger.label(member.history[t]) for t in self._tokens_of(block) if t >= 0
+                    self.stage.ledger.label(member.history[t]) for t in self._tokens_of(block) if t >= 0
                 )
                 self.record(
                     check,
@@ -287,37 +280,35 @@ class Judge:
 
     def _right_values(self, member: Member) -> Array:
         """The oracle's blocks [live, d]. A block is asked for once per set of tokens it pools."""
-        weights = self.play.setup.weights
+        weights = self.stage.setup.weights
         assert weights is not None
         blocks = []
         for block in range(member.promises.live_blocks):
             key = (block, *(member.history[t] for t in self._tokens_of(block) if t >= 0))
             if key not in self._values_of:
-                hidden = self.play.stream.feed(member.history)
-                self._values_of[key] = self.play.oracle.block(weights, hidden, block)
+                hidden = self.stage.stream.feed(member.history)
+                self._values_of[key] = self.stage.oracle.block(weights, hidden, block)
             blocks.append(self._values_of[key])
         return np.array(blocks).reshape(len(blocks), len(weights.gamma))
 
     def _width(self, held: Sequence[tuple[Mapping[str, Array], Mapping[str, Array]]]) -> None:
-        play = self.play
+        stage = self.stage
         if not held:
             return
         alone = max(int(twin["width"]) for _, twin in held)
         self._count(
-            "tail.width", None, int(held[0][0]["width"]), alone, max(m.promises.width for m in play.order)
+            "tail.width", None, int(held[0][0]["width"]), alone, max(m.promises.width for m in stage.order)
         )
-        if len({m.promises.width for m in play.order}) > 1:
+        if len({m.promises.width for m in stage.order}) > 1:
             self.trace.facts.add("narrow_row_beside_wide")
 
     def _windows(self) -> None:
-        if {127, 128, 129, 130} <= {member.promises.tokens for member in self.play.order}:
+        if {127, 128, 129, 130} <= {member.promises.tokens for member in self.stage.order}:
             self.trace.facts.add("window_edge_127_to_130")
-
-    # -- refusals -----------------------------------------------------------------------------------------
 
     def _probe(self, row: int, member: Member, depths: Sequence[int]) -> None:
         """Ask batch, alone and oracle whether each rollback depth would be refused, and why."""
-        batch = self.play._batch()
+        batch = self.stage.present()
         for n in depths:
             here, alone = batch.rollback_refusal(row, n), member.alone.rollback_refusal(0, n)
             right = member.promises.rollback_refusal(n)
@@ -341,18 +332,18 @@ class Judge:
 
     def _probe_slot(self, row: int, member: Member) -> None:
         """A K/V slot gives back what leaves it the window's tokens before the next one, window - 1."""
-        play = self.play
-        if play.slots is None:
+        stage = self.stage
+        if stage.slots is None:
             return
-        seen, tokens = play.fixture.kv_window - 1, member.promises.tokens
+        seen, tokens = stage.fixture.kv_window - 1, member.promises.tokens
         spare = member.kv_live - min(tokens, seen)  # tokens that can go while the window stays full
-        for n in sorted({0, 1, play.fixture.margin, spare, spare + 1, tokens, tokens + 1}):
+        for n in sorted({0, 1, stage.fixture.margin, spare, spare + 1, tokens, tokens + 1}):
             right = None
             if n > tokens:
                 right = "rollback-below-zero"
             elif member.kv_live - n < min(tokens - n, seen):
                 right = "rollback-below-window"
-            said = play.slots.rollback_refusal(member.number, n)
+            said = stage.slots.rollback_refusal(member.number, n)
             self.trace.compared["kv.refusal"] += 1
             if said != right:
                 held = f"the slot holds {member.kv_live} of {tokens} tokens, the window is {seen + 1}"
@@ -378,14 +369,12 @@ class Judge:
         if not same:
             self.record("refusal", None, ("the operation was refused, and yet the state changed",))
 
-    # -- alignment ----------------------------------------------------------------------------------------
-
     def cache_len(self, mismatched: int | None) -> None:
-        play = self.play
-        lengths = [member.kv_live for member in play.order]
+        stage = self.stage
+        lengths = [member.kv_live for member in stage.order]
         right = 0 if len(set(lengths)) > 1 else None
-        widths = {member.promises.width for member in play.order}
-        if right is None and not play.fixture.per_row_state and len(widths) > 1:
+        widths = {member.promises.width for member in stage.order}
+        if right is None and not stage.fixture.per_row_state and len(widths) > 1:
             right = 1
         self.trace.compared["cache_len"] += 1
         if mismatched != right:
@@ -393,16 +382,16 @@ class Judge:
             self.record("cache_len", None, (f"{said}, tails {sorted(widths)}",))
 
     def aligned(self, leads: Sequence[int]) -> None:
-        play = self.play
-        assert play.slots is not None
-        target = max(member.kv_live for member in play.order)
-        for row, (member, lead) in enumerate(zip(play.order, leads, strict=True)):
+        stage = self.stage
+        assert stage.slots is not None
+        target = max(member.kv_live for member in stage.order)
+        for row, (member, lead) in enumerate(zip(stage.order, leads, strict=True)):
             self.trace.compared["lead"] += 1
             self.trace.compared["kv.tokens"] += 1
             if lead != target - member.kv_live:
                 said = f"lead is {lead}; {target - member.kv_live} is right: {member.kv_live} of {target} columns are live"
                 self.record("lead", row, (said,))
-            columns = play.slots.columns(member.number)
+            columns = stage.slots.columns(member.number)
             if len(columns) != target:
                 self.record(
                     "lead",
@@ -413,16 +402,14 @@ class Judge:
             held = columns[len(columns) - member.kv_live :]
             if first_difference({"slot": held, "reference": right}) is not None:
                 sides = {"slot holds": held, "reference says": right}
-                self.record("kv.tokens", row, in_tokens(play.ledger, "column", sides, member.history))
-
-    # -- the end ------------------------------------------------------------------------------------------
+                self.record("kv.tokens", row, in_tokens(stage.ledger, "column", sides, member.history))
 
     def at_the_end(self) -> None:
-        play = self.play
-        if play.fixture.every_depth and play.lane == "tokens":
-            for row, member in enumerate(play.order):
-                self._probe(row, member, range(play.fixture.margin + 2 * play.fixture.ratio + 1))
-        for fact in play.fixture.facts:
+        stage = self.stage
+        if stage.fixture.every_depth and stage.lane == "tokens":
+            for row, member in enumerate(stage.order):
+                self._probe(row, member, range(stage.fixture.margin + 2 * stage.fixture.ratio + 1))
+        for fact in stage.fixture.facts:
             self.trace.compared["facts"] += 1
             if fact not in self.trace.facts:
                 seen = ", ".join(sorted(self.trace.facts)) or "none"

@@ -17,8 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from harness.rows import schedule as do
 from harness.rows.defaults import PLANS, RETAINS
-from harness.rows.play import Member, Play
+from harness.rows.play import Play
 from harness.rows.schedule import Fixture, Step
+from harness.rows.stage import Member
 from harness.rows.subject import Oracle, Subject
 from harness.rows.trace import Trace
 

@@ -10,42 +10,25 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from harness.rows import schedule as do
 from harness.rows.checks import REFERENCE
 from harness.rows.compare import Judge
-from harness.rows.events import Ledger, Stream, TokenStream, VectorStream
 from harness.rows.facts import RowBefore, witnessed_by_call, witnessed_by_rollback
 from harness.rows.schedule import Fixture, Step
-from harness.rows.subject import Oracle, Promises, Rows, Setup, Slots, Subject, random_weights
+from harness.rows.stage import KV_WIDTH, Lane, Member, Stage
+from harness.rows.subject import Oracle, Rows, Setup, Subject
 from harness.rows.trace import Stop, Trace
-
-Lane = Literal["tokens", "values"]
-_HIDDEN_WIDTH, _BLOCK_WIDTH, _ROPE_WIDTH = 8, 8, 4
-_KV_WIDTH = 1
-
-
-@dataclass
-class Member:
-    """One sequence: its twin that plays alone, the oracle's promises, and the events it holds by right."""
-
-    number: int
-    alone: Rows
-    promises: Promises
-    history: list[int] = field(default_factory=list)
-    kv_live: int = 0
 
 
 class Stopped(Exception):
     """The play cannot go on: the batch and its model no longer tell the same story."""
 
 
-class Play:
+class Play(Stage):
     """One play of one fixture: `run` returns its trace. Or, in a `with`, step by step beyond the fixture's own."""
 
     def __init__(
@@ -60,35 +43,12 @@ class Play:
         until: int | None = None,
         device: str = "cpu",
     ) -> None:
-        self.fixture, self.subject, self.oracle = fixture, subject, oracle
-        self.lane, self.poison = lane, poison
+        super().__init__(fixture, subject, oracle, options, lane=lane, poison=poison, device=device)
         self.steps = fixture.step if until is None else fixture.step[: until + 1]
         self.complete = len(self.steps) == len(fixture.step)
-        self.trace = Trace(fixture, dict(options), [do.describe(step) for step in fixture.step])
-        self.stream: Stream = TokenStream() if lane == "tokens" else VectorStream(_HIDDEN_WIDTH)
-        weights = None
-        if lane == "values":
-            weights = random_weights(fixture.ratio, fixture.span, _HIDDEN_WIDTH, _BLOCK_WIDTH, _ROPE_WIDTH)
-        self.setup = Setup(
-            fixture.ratio,
-            fixture.span,
-            fixture.margin,
-            weights,
-            dict(options),
-            per_row_state=fixture.per_row_state,
-            kv_window=fixture.kv_window,
-            device=device,
-        )
-        self.ledger = Ledger()
-        self.batch: Rows | None = None
-        self.order: list[Member] = []
-        self.parked: dict[int, tuple[Member, Rows]] = {}
         self.opened = 0
         self.rebatched = 0
-        self.twins: dict[str, Rows] = {}
         self.saved: dict[str, tuple[Path, list[Member], list[Path]]] = {}
-        self.slots: Slots | None = subject.slots(self.setup, _KV_WIDTH) if fixture.kv_window else None
-        self.at = -1
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.judge = Judge(self)
 
@@ -133,8 +93,6 @@ class Play:
         except Exception as error:  # noqa: BLE001 (the subject's own fault, whatever it is)
             self.trace.stopped = Stop(self.at, f"{type(error).__name__}: {error}")
         return self.trace.stopped is None
-
-    # -- steps --------------------------------------------------------------------------------------------
 
     def _step(self, step: Step) -> None:
         match step:
@@ -261,13 +219,13 @@ class Play:
         sequence.promises.advance(len(ids))
         sequence.history += ids
         if self.slots is not None:
-            self.slots.append(sequence.number, np.array(ids, dtype=np.int64).reshape(-1, _KV_WIDTH))
+            self.slots.append(sequence.number, np.array(ids, dtype=np.int64).reshape(-1, KV_WIDTH))
             keep = self.fixture.kv_window - 1 + self.fixture.margin
             sequence.kv_live = min(sequence.kv_live + len(ids), keep)
 
     def _feed(self, ids: Sequence[list[int]], shown: Sequence[int] | None = None) -> None:
         """One call of the batch: right-padded new tokens, with the call's own checks."""
-        batch = self._batch()
+        batch = self.present()
         counts = [len(row) for row in ids]
         xs = self.stream.padding(len(ids), max(counts, default=0))
         for row, tokens in enumerate(ids):
@@ -297,7 +255,7 @@ class Play:
         def act() -> None:
             self._advance(counts)
             self._append_models(counts)
-            self._batch().rollback_rows(dropped)
+            self.present().rollback_rows(dropped)
 
         def follow() -> None:
             for sequence, n in zip(self.order, dropped, strict=True):
@@ -312,7 +270,9 @@ class Play:
 
     def _rollback(self, step: do.Rollback, row: int, n: int) -> None:
         sequence = self.order[row]
-        self._attempt(step, lambda: self._batch().rollback(row, n), lambda: self._rollback_alone(sequence, n))
+        self._attempt(
+            step, lambda: self.present().rollback(row, n), lambda: self._rollback_alone(sequence, n)
+        )
         if step.expect_refusal is not None:
             self.judge.alone_refuses(sequence, row, n, step.expect_refusal)
 
@@ -339,7 +299,7 @@ class Play:
         self.trace.facts.update(witnessed_by_rollback(self.fixture.ratio, before, sequence.promises.tokens))
 
     def _split(self, rows: Sequence[int]) -> None:
-        batch = self._batch()
+        batch = self.present()
         for row in rows:
             sequence = self.order[row]
             self.parked[sequence.number] = sequence, batch.split(row)
@@ -376,7 +336,7 @@ class Play:
         self._attempt(step, act, follow)
 
     def _select(self, step: do.Select | do.Reorder | do.Reshape, rows: Sequence[int]) -> None:
-        batch = self._batch()
+        batch = self.present()
         act = batch.reshape if isinstance(step, do.Reshape) else batch.select
         equal = len({(s.promises.tokens, s.promises.base) for s in self.order}) == 1
         grew = len(rows) - len(self.order)
@@ -408,7 +368,7 @@ class Play:
 
     def _trim(self, step: do.Trim) -> None:
         if step.sequence is None:
-            target, sequence = self._batch(), self.order[0]
+            target, sequence = self.present(), self.order[0]
         else:
             sequence, target = self.parked[step.sequence]
 
@@ -438,7 +398,7 @@ class Play:
 
     def _snapshot(self, name: str) -> None:
         path = self._file(f"{name}.batch")
-        self._batch().snapshot(path)
+        self.present().snapshot(path)
         alone = [self._file(f"{name}.{row}") for row in range(len(self.order))]
         for sequence, file in zip(self.order, alone, strict=True):
             sequence.alone.snapshot(file)
@@ -465,7 +425,7 @@ class Play:
     def _align(self, drop: bool) -> None:
         assert self.slots is not None
         numbers = [sequence.number for sequence in self.order]
-        compressors = [self._batch().split(row) for row in range(len(self.order))]
+        compressors = [self.present().split(row) for row in range(len(self.order))]
         self.judge.cache_len(self.slots.mismatched(numbers, compressors))
         if any(len(self.slots.columns(s.number)) > s.kv_live for s in self.order):
             self.trace.facts.add("realigned")
@@ -477,10 +437,6 @@ class Play:
             self.trace.facts.add("full_windows_without_lead")
         if drop:
             self.slots.drop(numbers)
-
-    def _batch(self) -> Rows:
-        assert self.batch is not None, "the schedule was validated: there is a batch"
-        return self.batch
 
 
 def play(

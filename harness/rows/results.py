@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.rows.checks import CHECKS, REFERENCE, VALUES_LANE, checks_of
-from harness.rows.play import Lane, play
+from harness.rows.play import play
 from harness.rows.schedule import Fixture
+from harness.rows.stage import Lane
 from harness.rows.subject import Oracle, Subject
 from harness.rows.trace import Trace
 from harness.rows.verdict import worst

@@ -8,7 +8,8 @@ from harness.rows.checks import VALUES_LANE
 from harness.rows.defaults import ORACLE, SUBJECT
 from harness.rows.fixture import default_folder
 from harness.rows.fixture import load as load_fixture
-from harness.rows.play import Lane, play
+from harness.rows.play import play
+from harness.rows.stage import Lane
 from harness.rows.subject import load
 from harness.rows.trace import Trace
 from harness.rows.verdict import require_green

@@ -1,0 +1,79 @@
+"""What stands on the stage while a schedule is played: the batch, its sequences, their twins, and the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from harness.rows import schedule as do
+from harness.rows.events import Ledger, Stream, TokenStream, VectorStream
+from harness.rows.schedule import Fixture
+from harness.rows.subject import Oracle, Promises, Rows, Setup, Slots, Subject, random_weights
+from harness.rows.trace import Trace
+
+Lane = Literal["tokens", "values"]
+_HIDDEN_WIDTH, _BLOCK_WIDTH, _ROPE_WIDTH = 8, 8, 4
+KV_WIDTH = 1
+
+
+@dataclass
+class Member:
+    """One sequence: its twin that plays alone, the oracle's promises, and the events it holds by right."""
+
+    number: int
+    alone: Rows
+    promises: Promises
+    history: list[int] = field(default_factory=list)
+    kv_live: int = 0
+
+
+class Stage:
+    """Everything that a play holds and that its comparisons look at.
+
+    batch  : the subject's rows; `order` names the sequence in each, by row
+    parked : sequences that stand in caches of their own, by number
+    twins  : further batches that must agree with the batch to the byte, by check
+    at     : the number of the step that is played
+    """
+
+    def __init__(
+        self,
+        fixture: Fixture,
+        subject: Subject,
+        oracle: Oracle,
+        options: Mapping[str, str],
+        *,
+        lane: Lane = "tokens",
+        poison: bool = True,
+        device: str = "cpu",
+    ) -> None:
+        self.fixture, self.subject, self.oracle = fixture, subject, oracle
+        self.lane, self.poison = lane, poison
+        self.trace = Trace(fixture, dict(options), [do.describe(step) for step in fixture.step])
+        self.stream: Stream = TokenStream() if lane == "tokens" else VectorStream(_HIDDEN_WIDTH)
+        weights = None
+        if lane == "values":
+            weights = random_weights(fixture.ratio, fixture.span, _HIDDEN_WIDTH, _BLOCK_WIDTH, _ROPE_WIDTH)
+        self.setup = Setup(
+            fixture.ratio,
+            fixture.span,
+            fixture.margin,
+            weights,
+            dict(options),
+            per_row_state=fixture.per_row_state,
+            kv_window=fixture.kv_window,
+            device=device,
+        )
+        self.ledger = Ledger()
+        self.batch: Rows | None = None
+        self.order: list[Member] = []
+        self.parked: dict[int, tuple[Member, Rows]] = {}
+        self.twins: dict[str, Rows] = {}
+        self.slots: Slots | None = subject.slots(self.setup, KV_WIDTH) if fixture.kv_window else None
+        self.at = -1
+
+    def present(self) -> Rows:
+        """The batch; the schedule was validated, so there is one."""
+        assert self.batch is not None
+        return self.batch
