@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import torch_impl.compressor as compressor_module
-import torch_impl.xs_rolling as xs_rolling_module
+import torch_impl.storage as storage_module
 from harness.subjects.token_compressor import TokenCompressor
 from harness.subjects.writes import CountWrites, address
 from reference_impl.compressor import CompressorWeights
@@ -658,7 +658,7 @@ def test_a_count_that_contradicts_the_state_is_found_and_told(told):
 
 
 def test_every_rule_has_a_test_that_breaks_it():
-    tree = ast.parse(inspect.getsource(xs_rolling_module))
+    tree = ast.parse(inspect.getsource(storage_module))
     rules = [
         n
         for n in ast.walk(tree)
