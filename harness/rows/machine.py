@@ -81,8 +81,6 @@ class RowMachine(RuleBasedStateMachine):
             self.failed(Fixture(**{**vars(self.fixture), "step": tuple(self.steps)}), trace)
             raise Failed
 
-    # -- what there is ------------------------------------------------------------------------------------
-
     @property
     def order(self) -> list[Member]:
         return self.play.order if self.play is not None else []
@@ -100,8 +98,6 @@ class RowMachine(RuleBasedStateMachine):
 
     def has_room(self) -> bool:
         return len(self.order) + len(self.parked) < ROWS_MAX
-
-    # -- what is drawn ------------------------------------------------------------------------------------
 
     def _one_of(self, values: Sequence[_Drawn]) -> _Drawn:
         return self._draw(st.sampled_from(values))
@@ -149,8 +145,6 @@ class RowMachine(RuleBasedStateMachine):
     def _up_to_the_longest(self, beyond: int) -> tuple[int, ...]:
         longest = max(member.promises.tokens for member in self.order) + beyond
         return tuple(longest - member.promises.tokens for member in self.order)
-
-    # -- steps --------------------------------------------------------------------------------------------
 
     @rule(data=st.data())
     @precondition(has_batch)

@@ -74,8 +74,6 @@ class Schedule:
             [0, 0, 1, 1, self.ratio, self.choose.randint(0, 3), self.choose.randint(0, longest)]
         )
 
-    # -- operations ---------------------------------------------------------------------------------------
-
     def advance(self, counts: list[int] | None = None) -> None:
         counts = counts or [self.length() for _ in self.rows]
         self.said.append(f"advance {counts}")
@@ -185,8 +183,6 @@ class Schedule:
         parts[row].trim_tail_to(base)
         promises.trim(base)
         self.batch = XsRolling.assemble(parts)
-
-    # -- comparison ---------------------------------------------------------------------------------------
 
     def block(self, row: Row, j: int) -> list[int]:
         tokens = block_tokens(j, self.ratio, self.span)

@@ -52,9 +52,6 @@ def v4_flash(tokens: int, **settings) -> list[KVSlot | XsRolling]:
     return [slot(tokens, 128, 16) for _ in range(2 + CSA + HCA)] + compressors + indexers
 
 
-# -- what a slot keeps ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("chunk", [1, 2, 5, 9, 10, 11, 40])
 def test_a_slot_keeps_one_token_less_than_its_window_and_the_margin(chunk):
     kept = slot()
@@ -147,9 +144,6 @@ def test_a_slot_holds_on_to_no_autograd_graph():
     assert not kept.columns.requires_grad
 
 
-# -- alignment --------------------------------------------------------------------------------------------
-
-
 def test_a_padded_run_ends_at_the_target_behind_as_many_dead_columns_as_it_is_short():
     padded = slot(3)
     assert front_pad_kv_cache(padded, 7) == 4
@@ -230,9 +224,6 @@ def test_layers_of_one_sequence_that_differ_are_refused_before_any_slot_moves():
 
 def test_a_batch_of_no_sequences_has_no_leads():
     assert front_align_batch([]) == []
-
-
-# -- the precondition of a scalar batch -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("per_row_state", [True, False])

@@ -51,9 +51,6 @@ def provokes(module: str, kind: str) -> Callable:
     return enter
 
 
-# -- states to refuse things in ---------------------------------------------------------------------------
-
-
 def rows_at(*tokens: int, ratio: int = 4, span: int = 2, margin: int = 16, **settings) -> XsRolling:
     """A batch whose rows have consumed `tokens`, with poison wherever nothing is promised."""
     cache = XsRolling(TokenCompressor(ratio, span), Geometry(ratio, span, margin), len(tokens), **settings)
@@ -91,9 +88,6 @@ def kv_slot(tokens: int, window: int = 5, margin: int = 2) -> KVSlot:
 
 def new_tokens(rows: int, n: int) -> torch.Tensor:
     return torch.zeros(rows, n, 1, dtype=torch.int64)
-
-
-# -- advance ----------------------------------------------------------------------------------------------
 
 
 @provokes("xs_rolling", "advance-shape")
@@ -156,9 +150,6 @@ def _(folder):
     )
 
 
-# -- rollback ---------------------------------------------------------------------------------------------
-
-
 @provokes("xs_rolling", "rollback-below-zero")
 def _(folder):
     cache = rows_at(9, 22)
@@ -211,9 +202,6 @@ def _(folder):
         [slot],
         ("dropping 3 of 30 tokens would leave 3", "sees 4, so as many should stay", "drop 2 at most"),
     )
-
-
-# -- rows in and out --------------------------------------------------------------------------------------
 
 
 @provokes("xs_rolling", "select-empty")
@@ -296,9 +284,6 @@ def _(folder):
     )
 
 
-# -- trimming ---------------------------------------------------------------------------------------------
-
-
 @provokes("xs_rolling", "trim-multi-row")
 def _(folder):
     cache = rows_at(40, 40)
@@ -331,9 +316,6 @@ def _(folder):
     return Provocation(
         lambda: cache.trim_tail_to(16), [cache], ("is 16", "should not lie below 20", "trim to 20 or later")
     )
-
-
-# -- stored states ----------------------------------------------------------------------------------------
 
 
 def adopting(
@@ -476,9 +458,6 @@ def _(folder):
     return restoring(folder, real_rows(), words, rope=Rope(4, 10000.0))
 
 
-# -- alignment --------------------------------------------------------------------------------------------
-
-
 @provokes("kv_cache", "align-too-short")
 def _(folder):
     slot = kv_slot(4)
@@ -497,9 +476,6 @@ def _(folder):
         [*even, *uneven],
         ("sequence 1's K/V slots are [2, 1] long", "should be equal", "align slots of one window"),
     )
-
-
-# -- the facts --------------------------------------------------------------------------------------------
 
 
 def memory(cache: XsRolling | KVSlot) -> list[object]:

@@ -195,9 +195,6 @@ def test_a_restored_row_stays_as_wide_as_it_was_until_it_takes_a_token(tmp_path)
     assert cache.width == 23
 
 
-# -- files that must be refused ---------------------------------------------------------------------------
-
-
 def refusal(path: Path, like: XsRolling | None = None) -> str:
     with pytest.raises(RestoreRefused) as refused:
         restore(like or empty(torch.int64), path)

@@ -78,9 +78,6 @@ def wide_beside(*tokens: int, run: int = 64, **settings) -> XsRolling:
     return XsRolling.assemble([adopted, *(at(n, **settings) for n in tokens)])
 
 
-# -- sizes ------------------------------------------------------------------------------------------------
-
-
 def capacity(cache: XsRolling) -> int:
     return cache.storage()["comp"].shape[1]
 
@@ -160,9 +157,6 @@ def test_equal_prompts_of_nothing_have_an_empty_tail_and_no_block():
     assert XsRolling.assemble([cache, at(5)]).tokens == [0, 0, 5]
 
 
-# -- rows that take no token ------------------------------------------------------------------------------
-
-
 @both_payloads
 @both_plans
 def test_an_idle_row_that_is_wider_than_ordinary_keeps_its_base_and_every_byte(retain, plan):
@@ -204,9 +198,6 @@ def test_columns_of_xs_beyond_the_new_tokens_are_never_read():
         assert memory(padded) == memory(exact)
 
 
-# -- one step, many tokens --------------------------------------------------------------------------------
-
-
 @both_payloads
 @both_plans
 @pytest.mark.parametrize("geometry", [CSA, HCA, (1, 1), (1, 2), (3, 2)])
@@ -236,9 +227,6 @@ def test_new_tokens_may_lie_in_memory_in_any_order():
     straight.advance(ids(3, 9), [9, 4, 7])
     turned.advance(ids(3, 9).transpose(0, 1).contiguous().transpose(0, 1), [9, 4, 7])
     assert memory(straight) == memory(turned)
-
-
-# -- costs, counted from outside --------------------------------------------------------------------------
 
 
 def batch_of_128(ratio: int, span: int, plan: str, choose: random.Random) -> XsRolling:
@@ -314,9 +302,6 @@ def test_cutting_a_pool_call_into_pieces_changes_nothing(geometry, elements, mon
     assert layer.pool(windows[:0], block[:0]).shape == (0, D)
 
 
-# -- dtypes -----------------------------------------------------------------------------------------------
-
-
 @both_payloads
 @both_plans
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -387,9 +372,6 @@ def test_a_state_holds_on_to_no_autograd_graph(retain):
     cache.advance(torch.randn(2, 9, 8, generator=generator, requires_grad=True), [9, 4])
     cache.advance(torch.randn(2, 9, 8, generator=generator, requires_grad=True))
     assert not any(tensor.requires_grad for tensor in cache.storage().values())
-
-
-# -- the two flags ----------------------------------------------------------------------------------------
 
 
 def uniform_steps(cache: XsRolling, width: int):
@@ -503,9 +485,6 @@ def test_reconciling_nothing_does_nothing():
     reconcile_xs_bases([])
 
 
-# -- what is not the state's own ---------------------------------------------------------------------------
-
-
 @both_payloads
 @both_plans
 @pytest.mark.parametrize("always_ragged", [False, True])
@@ -534,9 +513,6 @@ def test_what_lies_before_a_run_that_is_adopted_is_never_taken_over(retain):
     assert not (adopted.tail() == POISON).any()
     adopted.advance(ids(2, 9, 700))
     assert not any((adopted.comp(row) == POISON).any() for row in range(2))
-
-
-# -- memory of one's own ----------------------------------------------------------------------------------
 
 
 @both_payloads
@@ -594,9 +570,6 @@ def test_the_columns_before_a_shorter_run_are_zero_whatever_lies_in_the_ring():
     assert not (tail == POISON).any()
 
 
-# -- what goes along --------------------------------------------------------------------------------------
-
-
 @both_payloads
 @both_plans
 @pytest.mark.parametrize("flag", [True, False])
@@ -633,8 +606,6 @@ def test_rows_wider_than_ordinary_stay_so_through_every_change_of_the_batch(reta
     cache.rollback(0, 60)
     assert cache.tail()[0, :, 0].tolist() == list(range(17, 21))
 
-
-# -- broken rules -----------------------------------------------------------------------------------------
 
 BROKEN = {
     "tokens has 1 rows": lambda c: c.tokens.pop(),
