@@ -118,13 +118,14 @@ class Campaign:
         tests: list[str],
         alone: bool = False,
         mapped: Mapping[str, list[str]] | None = None,
+        together: bool = False,
     ) -> dict[str, Any]:
         """One fork: the slot's reply."""
         wall = self.wall(tests)
         if mode == "spawn" and not all(test in self.seconds for test in tests):
             wall += FRESH_S
         job = prepare.job(fault, mode, tests, wall, self.settings.limits)
-        job["map"] = dict(mapped or {})
+        job["map"], job["together"] = dict(mapped or {}), together
         job["trace_import"] = fault.trace_import or self._ran_early(fault)
         with self.turns.alone() if alone else self.turns.shared():
             reply = self.servers.judge(job)
@@ -258,10 +259,12 @@ class Campaign:
         """Every test of the project, collected once when it is first needed."""
         if self.suite is None:
             with self.turns.shared():
-                self.suite = sorted(
-                    self.servers.list_tests(self.settings.suite or self.settings.tests)["items"]
-                )
+                self.suite = self.tests_of(self.settings.suite)
         return self.suite
+
+    def tests_of(self, paths: Sequence[str]) -> list[str]:
+        """Every test below some paths, or of the whole project when there are none."""
+        return sorted(self.servers.list_tests(paths or self.settings.tests)["items"])
 
 
 def batches(tests: Sequence[str]) -> list[list[str]]:

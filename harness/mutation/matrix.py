@@ -67,7 +67,7 @@ class _Batch:
 def fill(campaign: Campaign, mutants: Sequence[Mutant], records: Sequence[Mapping[str, Any]]) -> Matrix:
     """Judge every entry by every test that executes what it changes."""
     killers = {test for mutant in mutants for test in mutant.killed_by}
-    suite = sorted({*campaign.whole_suite(), *killers})
+    suite = sorted({*campaign.tests_of(campaign.settings.matrix or campaign.settings.suite), *killers})
     faults = {mutant.id: prepare.of_mutant(campaign.root, mutant) for mutant in mutants}
     changed = {place for fault in faults.values() for place in fault.functions}
     parts = [suite[low : low + SHARE] for low in range(0, len(suite), SHARE)]
@@ -133,19 +133,15 @@ class _Judge:
         return [test for part in again for test in self._red(part)]
 
     def _red(self, part: list[str]) -> list[str]:
-        reply = self.campaign.ask(self.fault, self.mode, part)
+        reply = self.campaign.ask(self.fault, self.mode, part, together=True)
         if reply["end"] == "answered" and reply["answer"]["kind"] == "refused":
             self.mode = self.campaign.reference
             return self._red(part)
         if reply["end"] != "answered":
             return self._halved(part)
-        red, reached = [], False
-        for test, seen in observations(reply, self.mode, "matrix", part).items():
-            # A test may read what an earlier one of its fork has prepared, so reach is the fork's.
-            reached |= bool(seen.get("reached"))
-            result = read({**seen, "reached": reached}, self.fault.sources, self.mutant.dies_by)
-            red += [test] if result.reading is Reading.KILLED else []
-        return red
+        seen = observations(reply, self.mode, "matrix", part)
+        readings = {test: read(run, self.fault.sources, self.mutant.dies_by) for test, run in seen.items()}
+        return [test for test, result in readings.items() if result.reading is Reading.KILLED]
 
     def _halved(self, part: list[str]) -> list[str]:
         self._silent += 1
@@ -171,7 +167,7 @@ def study(rows: Rows, mutants: Sequence[Mutant]) -> Study:
     for name, row in rows.items():
         if row:
             equal.setdefault(tuple(row), []).append(name)
-    killers = {test for mutant in mutants for test in mutant.killed_by}
+    killers = {test for mutant in mutants if mutant.id in rows for test in mutant.killed_by}
     fired = {test for row in rows.values() for test in row}
     return Study(
         twins=tuple(sorted(tuple(sorted(group)) for group in equal.values() if len(group) > 1)),

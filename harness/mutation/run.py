@@ -295,7 +295,8 @@ def _get_ready(campaign: Campaign, chosen: Sequence[Mutant], whole: bool) -> dic
     servers.preload(learned)
     wanted = killers or list(campaign.settings.tests)
     if whole:
-        suite = campaign.settings.suite or campaign.settings.tests
+        given = campaign.settings
+        suite = given.matrix or given.suite or given.tests
         wanted = [*suite, *(test for test in wanted if not _below(test, suite))]
     servers.fork(wanted, sorted({file for m in chosen for file in m.files}))
     return greens

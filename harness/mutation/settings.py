@@ -7,6 +7,7 @@ Every key is optional; without the table the engine works on any pytest project.
     roots = ["."]                      # mutated files must lie under one of these
     tests = ["tests"]                  # test trees; default: pytest's testpaths, else tests/, else "."
     suite = []                         # where to look when no listed killer fires; default: the tests
+    matrix = []                        # what `--matrix` tries beside every listed killer; default: the suite
     helpers = []                       # files or folders, outside the tests, whose assertions count as test assertions
     import_paths = ["."]               # put at the front of sys.path in the servers
     reports = "reports"                # the only folder that a run writes to
@@ -75,6 +76,7 @@ class Settings:
     roots: tuple[str, ...] = (".",)
     tests: tuple[str, ...] = ()
     suite: tuple[str, ...] = ()
+    matrix: tuple[str, ...] = ()
     helpers: tuple[str, ...] = ()
     import_paths: tuple[str, ...] = (".",)
     reports: str = "reports"
@@ -126,6 +128,7 @@ def _missing_paths(root: Path, settings: Settings) -> list[str]:
         "helpers": settings.helpers,
         "tests": settings.tests,
         "suite": settings.suite,
+        "matrix": settings.matrix,
     }
     return [
         f"pyproject.toml [tool.rowproof]: {key} names '{path}', which does not exist; name an existing path"
