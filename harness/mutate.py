@@ -19,7 +19,9 @@ Sub-commands: `list` (all entries with their last verdicts), `show ID` (one entr
 from __future__ import annotations
 
 import os
+import platform
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -257,9 +259,11 @@ def guarded(command: typer.Typer, name: str) -> None:
         say(["interrupted; nothing of this run was written as evidence"])
         sys.exit(int(ExitCode.INTERRUPTED))
     except OSError as error:
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
         say(
             [
-                f"{error.filename or 'the reports'}: {error.strerror}; nothing of this run was written as evidence"
+                f"{error.filename or 'the reports'}: {error.strerror}; process {os.getpid()} on {platform.node()} "
+                f"gave up at {since}; nothing of this run was written as evidence; mend it and go on with --resume"
             ]
         )
         sys.exit(int(ExitCode.INSTRUMENT))

@@ -7,6 +7,7 @@ own; `judge` takes a free slot, so any number of threads may call it.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import queue
@@ -28,6 +29,7 @@ from . import wire
 from .errors import InstrumentBroken
 from .settings import Settings
 
+_SCRATCH, ALIVE = "rowproof-", "alive"
 _STEM = Path(__file__).with_name("stem.py")
 _DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_PLUGINS", "COVERAGE_PROCESS_START")
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -49,8 +51,10 @@ class Servers:
                 f"judging needs Linux (parent-death signals, pidfd, /proc), this is {sys.platform}; "
                 "use a container or a virtual machine"
             )
-        self._work = tempfile.mkdtemp(prefix="rowproof-")
-        self._log = Path(self._work, "stem.log").open("wb")
+        _remove_scratch_of_the_dead()
+        # The stem makes this folder, once it is sure to remove it again; the log has no name at all.
+        self._work = os.path.join(tempfile.gettempdir(), f"{_SCRATCH}{os.getpid()}-{secrets.token_hex(4)}")
+        self._log = tempfile.TemporaryFile()
         self._control, control = socket.socketpair()
         ours: dict[str, list[socket.socket]] = {"reimport": [], "swap": []}
         theirs: dict[str, list[socket.socket]] = {"reimport": [], "swap": []}
@@ -185,12 +189,17 @@ class Servers:
         return reply
 
     def _last_words(self) -> str:
-        self._log.flush()
-        try:
-            lines = Path(self._work, "stem.log").read_text(errors="replace").strip().splitlines()
-        except OSError:
-            lines = []
+        lines = os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace").strip().splitlines()
         return f"; its last words: {lines[-1]}" if lines else ""
+
+
+def _remove_scratch_of_the_dead() -> None:
+    """Remove folders of engines that were killed together with their stem: nobody else is left to do it."""
+    for alive in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*/{ALIVE}"):
+        with contextlib.suppress(OSError), alive.open("rb") as handle:
+            # The stem and its children hold this lock for as long as one of them lives.
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(alive.parent, ignore_errors=True)
 
 
 def _remove(folder: str) -> None:

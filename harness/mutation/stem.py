@@ -8,6 +8,7 @@ so the engine is loaded here under a private name.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import importlib.util
@@ -86,6 +87,10 @@ class Stem:
         self.engine["bounds"].until_bereaved(self._serve, self._clean_up)
 
     def _serve(self) -> None:
+        os.mkdir(self.work, mode=0o700)
+        # Held by this process and its children: whoever gets this lock knows that all of them are gone.
+        self.alive = open(os.path.join(self.work, "alive"), "wb")  # noqa: SIM115 - for life
+        fcntl.flock(self.alive, fcntl.LOCK_EX)
         while (message := self.engine["wire"].receive(self.control)) is not None:
             reply = getattr(self, f"do_{message['do']}")(message)
             self.engine["wire"].send(self.control, reply)

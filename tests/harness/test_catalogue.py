@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.mutation.anchor import sources
 from harness.mutation.catalogue import load
 from harness.mutation.errors import InputRefused
 from harness.mutation.settings import load_settings
@@ -127,6 +128,15 @@ def test_scopes_reach_methods_nested_functions_and_the_module(root: Path) -> Non
     ):
         entry = changed(scope=f'scope = "{scope}"', find=f'find = "{find}"', replace=f'replace = "{replace}"')
         assert problems(root, entry) == [], scope
+
+
+def test_an_edit_above_an_anchor_moves_nothing(root: Path) -> None:
+    entry = changed(scope='scope = "Box.get"', find='find = "self.n"', replace='replace = "self.n + 1"')
+    assert problems(root, entry) == []
+    (root / "calc.py").write_text("import os\n\n\ndef g(self):\n    return self.n\n\n\n" + CODE)
+    assert problems(root, entry) == []
+    edits = load(root, load_settings(root)).mutants[0].edits
+    assert "def get(self):\n        return self.n + 1\n" in sources(root, edits)["calc.py"][1]
 
 
 def test_a_link_out_of_the_roots_is_refused(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -227,6 +227,16 @@ def test_a_killer_added_after_the_run_is_missed(project: Path, monkeypatch: pyte
     refused(project, monkeypatch, 5, "the-fault: the judged killers are not the listed ones")
 
 
+def test_a_fix_that_takes_an_anchor_away_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "calc.py").write_text((project / "calc.py").read_text().replace("x + 1", "1 + x"))
+    refused(
+        project,
+        monkeypatch,
+        5,
+        "exit 2: mutants/sums.toml: mutant 'the-fault': calc.py: the anchor occurs 0 times",
+    )
+
+
 def test_another_torch_version_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = gate_core.versions()
     monkeypatch.setattr(gate_core, "versions", lambda: {**here, "torch": "9.9.9"})

@@ -105,6 +105,18 @@ def test_a_run_whose_tests_write_into_the_tree_is_void(
     assert "files changed while the run was judging" in ran.text
 
 
+def test_an_edit_made_while_a_run_goes_on_is_kept_and_the_run_is_void(slow: Path) -> None:
+    (slow / "pyproject.toml").write_text("[tool.rowproof.limits]\nwall_s = 0.5\nwall_factor = 0.5\n")
+    process = start(slow, stdout=subprocess.PIPE)
+    assert wait_for((slow / "reports" / "journal.jsonl").exists, 30.0)
+    edited = (slow / "calc.py").read_text() + "\n# mine\n"
+    (slow / "calc.py").write_text(edited)
+    text, _ = process.communicate(timeout=120)
+    assert process.returncode == 4, text
+    assert "files changed while the run was judging" in text
+    assert (slow / "calc.py").read_text() == edited
+
+
 def test_a_reports_folder_that_cannot_be_made_is_told_without_a_traceback(tmp_path: Path) -> None:
     root = lay(read("killed"), tmp_path / "project")
     (root / "reports").write_text("in the way")
@@ -112,4 +124,5 @@ def test_a_reports_folder_that_cannot_be_made_is_told_without_a_traceback(tmp_pa
     text, _ = process.communicate(timeout=60)
     assert process.returncode == 4
     assert "Traceback" not in text
-    assert "reports: File exists; nothing of this run was written as evidence" in text
+    assert "reports: File exists; process " in text
+    assert "; nothing of this run was written as evidence" in text
