@@ -9,6 +9,8 @@ Flags of a run; with none of them the whole catalogue is run:
     --report-only       print the last evidence again; runs nothing
     --matrix            also judge each entry by every test that executes what it changes; finds twins
     --resume            go on with a run that was killed: its kills count if no input has changed
+    --isolation WAY     an audit: judge all by reimport, or all by spawn (an interpreter each); writes
+                        reports/partial.json and compares every verdict with the evidence
     --shuffle SEED      judge the entries in another order; the evidence must not change by a byte
     -j N                judgements at a time (default: the machine's cores)
 
@@ -23,6 +25,8 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -40,6 +44,13 @@ Jobs = Annotated[int, typer.Option("-j", "--jobs", min=1, help="Judgements at a 
 CORES = os.cpu_count() or 1
 
 
+class Isolation(StrEnum):
+    """Ways of judging that a run can be held to."""
+
+    REIMPORT = "reimport"
+    SPAWN = "spawn"
+
+
 @app.callback(invoke_without_command=True)
 def mutate(
     context: typer.Context,
@@ -51,6 +62,9 @@ def mutate(
     matrix: Annotated[bool, typer.Option("--matrix", help="Also try every listed killer.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was killed.")] = False,
     shuffle: Annotated[int | None, typer.Option(metavar="SEED", help="Judge in another order.")] = None,
+    isolation: Annotated[
+        Isolation | None, typer.Option(help="Judge by this alone; an audit, compared with the evidence.")
+    ] = None,
     jobs: Jobs = CORES,
 ) -> None:
     """Judge every fault of the catalogue by its named checks."""
@@ -63,7 +77,7 @@ def mutate(
     elif report_only:
         leave(_report_only())
     else:
-        leave(_run(tuple(only or ()), tuple(theme or ()), jobs, resume, matrix, shuffle))
+        leave(_run(tuple(only or ()), tuple(theme or ()), jobs, resume, matrix, shuffle, isolation))
 
 
 @app.command("list")
@@ -188,14 +202,18 @@ def _run(
     resume: bool,
     whole_matrix: bool,
     shuffle: int | None,
+    isolation: Isolation | None,
 ) -> ExitCode:
-    from .mutation import evidence, run
+    from .mutation import audit, evidence, run
     from .mutation import matrix as kill_matrix
     from .mutation.decide import exit_code
     from .report import console, markdown
 
     root, settings, found = _valid()
-    selection = run.Selection(only, themes)
+    before = _last_records(root, settings)
+    if isolation is not None:
+        settings = replace(settings, isolation=isolation.value)
+    selection = run.Selection(only, themes, audit=isolation is not None)
     outcome = run.execute(root, settings, found, selection, jobs, _progress(), resume, whole_matrix, shuffle)
     predicate = outcome.predicate
     if predicate["complete"]:
@@ -204,7 +222,12 @@ def _run(
     console.print_report(predicate, outcome.notes, outcome.findings)
     if outcome.matrix is not None:
         console.print_matrix(outcome.matrix, kill_matrix.study(outcome.matrix.rows, found.mutants))
-    code = exit_code(outcome.findings)
+    findings = list(outcome.findings)
+    if isolation is not None:
+        different = audit.differences(before, predicate["mutants"])
+        console.print_audit(isolation.value, predicate["mutants"], different)
+        findings += different
+    code = exit_code(findings)
     console.print_last_line(code)
     return code
 

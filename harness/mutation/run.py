@@ -32,11 +32,13 @@ class Selection:
 
     only: tuple[str, ...] = ()
     themes: tuple[str, ...] = ()
+    # An audit judges in another way than the settings say, so its result is no evidence.
+    audit: bool = False
 
     @property
     def partial(self) -> bool:
         """True when not everything is judged."""
-        return bool(self.only or self.themes)
+        return bool(self.only or self.themes or self.audit)
 
     def pick(self, catalogue: Catalogue) -> list[Mutant]:
         """The selected entries; raises InputRefused for a name that selects nothing."""

@@ -70,6 +70,18 @@ def print_matrix(matrix: Matrix, study: Study) -> None:
         console.print(escape(line), soft_wrap=True, highlight=False)
 
 
+def print_audit(way: str, records: Sequence[Mapping[str, Any]], different: Sequence[Finding]) -> None:
+    """Print whether another way of judging came to the same verdicts."""
+    held = sum(record["mode"] == way for record in records)
+    lines = [f"audit: {held} of {len(records)} entries were judged by {way} alone"]
+    if different:
+        lines += [finding.sentence for finding in different]
+    else:
+        lines.append("audit: every verdict and every killer that killed is the evidence's")
+    for line in lines:
+        Console().print(escape(line), soft_wrap=True, highlight=False)
+
+
 def print_findings(findings: Sequence[Finding]) -> None:
     """Print each finding on a line of its own, with the exit code it asks for."""
     console = Console()

@@ -46,6 +46,22 @@ def test_show_of_an_unknown_id_names_the_nearest(project: Path, monkeypatch: pyt
     assert (ran.code, ran.text) == (2, "there is no mutant 'the-faul'; did you mean 'the-fault'?")
 
 
+@pytest.mark.parametrize("way", ["reimport", "spawn"])
+def test_an_audit_judges_in_one_way_only_and_compares_with_the_evidence(
+    project: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    (project / "pyproject.toml").write_text("[tool.rowproof.limits]\nwall_s = 20.0\n")
+    assert run(project, monkeypatch).code == 0
+    evidence = (project / "reports" / "evidence.json").read_bytes()
+    ran = run(project, monkeypatch, "--isolation", way)
+    assert ran.code == 0, ran.text
+    assert f"audit: 1 of 1 entries were judged by {way} alone" in ran.text
+    assert "audit: every verdict and every killer that killed is the evidence's" in ran.text
+    assert (project / "reports" / "evidence.json").read_bytes() == evidence
+    (project / "reports" / "evidence.json").unlink()
+    assert run(project, monkeypatch, "--isolation", way).code == 5
+
+
 def test_explain_tells_each_killer_and_its_stage(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(project, monkeypatch).code == 0
     text = run(project, monkeypatch, "explain", "the-fault").text

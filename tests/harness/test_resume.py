@@ -61,11 +61,25 @@ def test_nothing_is_reused_when_an_input_changed(project: Path, monkeypatch: pyt
     assert json.loads((project / "reports" / "run.json").read_text())["resumed"] == []
 
 
-def test_equal_runs_give_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_runs_give_equal_bytes_for_any_jobs_hash_seed_and_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = lay(read("must_stay_green"), tmp_path / "project")
-    seen = set()
-    for jobs, seed in (("1", "0"), ("2", "1"), ("2", "77")):
+    catalogue = root / "mutants" / "sums.toml"
+    one = catalogue.read_text()
+    more = [one.replace("the-fault", f"fault-{n}").replace("x + 2", f"x + {n}") for n in (3, 4, 5)]
+    assert all("x + 1" in text for text in more)
+    catalogue.write_text("\n".join([one, *more]))
+    seen, orders = set(), set()
+    for jobs, seed, shuffle in (
+        ("1", "0", ()),
+        ("2", "1", ("--shuffle", "1")),
+        ("2", "77", ("--shuffle", "2")),
+    ):
         monkeypatch.setenv("PYTHONHASHSEED", seed)
-        assert run(root, monkeypatch, "-j", jobs).code == 0
+        assert run(root, monkeypatch, "-j", jobs, *shuffle).code == 0
         seen.add(evidence(root))
+        notes = json.loads((root / "reports" / "run.json").read_text())
+        orders.add((notes["jobs"], notes["hash_seed"], notes["shuffle"]))
     assert len(seen) == 1
+    assert orders == {(1, "0", None), (2, "1", 1), (2, "77", 2)}
