@@ -89,25 +89,24 @@ class RowSteps(RowStorage):
         zeros stand there.
         """
         span, ratio, slots = self.geometry.span, self.geometry.ratio, self._ring.shape[1]
-        group = blocks[:, None] + torch.arange(1 - span, 1)  # [N, span]
-        token = (group[..., None] * ratio + torch.arange(ratio)).flatten()
-        row = rows.repeat_interleave(span * ratio)
+        row = rows[:, None]
+        token = blocks[:, None] * ratio + torch.arange((1 - span) * ratio, ratio)  # [N, span * ratio]
         # A projected token is `span` rows of its storage, one per series.
         parts = span if self.retain == "projected" else 1
-        part = torch.arange(parts).repeat_interleave(ratio).repeat(len(rows)) if parts > 1 else 0
+        part = torch.arange(parts).repeat_interleave(ratio) if parts > 1 else 0
         width = self._ring.shape[2] // parts
         arrived = token >= step.tokens[row]
         stored = (token >= 0) & ~arrived
         # One gather for everything; what is not stored gets some row, and is overwritten below.
-        index = torch.where(stored, (row * slots + token % slots) * parts + part, 0)
+        index = torch.where(stored, (row * slots + token % slots) * parts + part, 0).flatten()
         windows = self._ring.view(-1, width).index_select(0, self._to(index))
-        new = arrived.nonzero().squeeze(1)
+        new = arrived.flatten().nonzero().squeeze(1)
         if len(new):
-            index = ((step.offset[row] + token) * parts + part)[new]
+            index = ((step.offset[row] + token) * parts + part).flatten()[new]
             taken = step.payload.view(-1, width).index_select(0, self._to(index))
             windows.index_copy_(0, self._to(new), taken)
         if span == 2 and bool((blocks == 0).any()):
-            windows[self._to(token < 0)] = 0
+            windows[self._to(token.flatten() < 0)] = 0
         return windows.unflatten(0, (len(rows), span, ratio))
 
     def _pool_grouped(self, step: _Step) -> tuple[Tensor, Tensor, Tensor]:
