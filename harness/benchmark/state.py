@@ -15,7 +15,9 @@ from torch import Tensor
 from torch_impl.compressor import Compressor
 from torch_impl.geometry import Geometry
 from torch_impl.rope import Rope
-from torch_impl.xs_rolling import Plan, Retain, XsRolling
+from torch_impl.step import Plan
+from torch_impl.storage import Retain
+from torch_impl.xs_rolling import XsRolling
 
 HIDDEN, HEAD, ROPE_WIDTH = 4096, 512, 64
 

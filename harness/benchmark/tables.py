@@ -13,7 +13,8 @@ from harness.benchmark import huggingface, state
 from harness.benchmark.clock import Ratio, exponent, interleaved, milliseconds
 from harness.benchmark.state import Batch, Layer, cycle, new_tokens, spread_tokens
 from harness.subjects.writes import CountWrites, address
-from torch_impl.xs_rolling import Plan, Retain
+from torch_impl.step import Plan
+from torch_impl.storage import Retain
 
 RETAINS: tuple[Retain, ...] = ("projected", "hidden")
 PLANS: tuple[Plan, ...] = ("gathered", "grouped")

@@ -19,7 +19,8 @@ from torch_impl.geometry import Geometry
 from torch_impl.kv_cache import KVSlot, drop_dead_prefix, first_mismatched_cache_len, front_align_batch
 from torch_impl.refusals import InvariantBroken, Refusal
 from torch_impl.rope import Rope, Yarn
-from torch_impl.xs_rolling import BlockPooler, XsRolling, reconcile_xs_bases
+from torch_impl.storage import BlockPooler
+from torch_impl.xs_rolling import XsRolling, reconcile_xs_bases
 
 
 def real_compressor(weights: Weights, ratio: int, span: int, device: str = "cpu") -> Compressor:
