@@ -102,7 +102,7 @@ def _others(record: Mapping[str, Any]) -> Iterator[str]:
     green = record["green"]
     if green:
         red = red_greens(record)
-        yield f"must stay green: {len(green) - len(red)} of {len(green)} are"
+        yield f"must stay green: {len(green) - len(red)} of {len(green)} did"
         yield from (f"  red: {each}" for each in red)
     widened = record["widened"]
     if widened is None:
