@@ -25,8 +25,8 @@ class ExitCode(IntEnum):
 
 
 _MEANINGS = {
-    ExitCode.OK: "every listed mutant killed by its named checks; identity holds; controls behaved; "
-    "evidence fresh",
+    ExitCode.OK: "nothing found: every check green (identity); every listed mutant killed by its named checks, controls "
+    "behaved, evidence fresh (mutate, gate)",
     ExitCode.FINDING: "a finding: identity mismatch, or a mutant survived / not reached / killed elsewhere / "
     "overclaimed",
     ExitCode.USAGE: "usage or input refused: bad flag, invalid catalogue or fixture, dead or ambiguous anchor",

@@ -128,8 +128,14 @@ class Judge:
         stage = self.stage
         if stage.lane == "tokens":
             self._memory_apart()
-        for rows in self._everything():
+            self._bytes_of_twins()
+        for rows in [*stage.twins.values(), *([] if stage.batch is None else [stage.batch])]:
             rows.check_invariants()
+        for member in [*stage.order, *(member for member, _ in stage.parked.values())]:
+            with stage.alone(member):
+                member.alone.check_invariants()
+        for _, park in stage.parked.values():
+            park.check_invariants()
         if stage.poison:
             for rows in self._everything():
                 rows.poison(stage.stream.poison)
@@ -140,7 +146,6 @@ class Judge:
             self._row(None, member, park.read(0), member.alone.read(0))
         if stage.lane == "tokens":
             self._invariants([batch for batch, _ in held])
-            self._bytes_of_twins()
             self._width(held)
             for row, member in enumerate(stage.order):
                 self._probe(row, member, _depths(stage.fixture.ratio, stage.fixture.margin))
@@ -264,9 +269,10 @@ class Judge:
             far = ~(np.abs(got - want) <= _VALUES_TOLERANCE)
             if far.any():
                 block, channel = (int(i) for i in np.argwhere(far)[0])
-                tokens = ", ".join(
+                pooled = [
                     self.stage.ledger.label(member.history[t]) for t in self._tokens_of(block) if t >= 0
-                )
+                ]
+                tokens = ", ".join(pooled if len(pooled) <= 8 else [pooled[0], "...", pooled[-1]])
                 self.record(
                     check,
                     row,
@@ -317,7 +323,7 @@ class Judge:
             self.trace.compared["refusal"] += 1
             self.trace.compared["refusal" + REFERENCE] += 1
             if right is not None:
-                self.trace.facts.add("rollback_refused")
+                self.trace.facts.add("depth_refused")
             told = f"a rollback by {n} to token {member.promises.tokens - n}"
             if here != alone:
                 self.record(

@@ -48,6 +48,7 @@ class Play(Stage):
         self.complete = len(self.steps) == len(fixture.step)
         self.opened = 0
         self.rebatched = 0
+        self.was_split: set[int] = set()
         self.saved: dict[str, tuple[Path, list[Member], list[Path]]] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self.judge = Judge(self)
@@ -84,7 +85,7 @@ class Play(Stage):
         except Stopped as stopped:
             self.trace.stopped = Stop(self.at, str(stopped))
         except self.subject.refusal as refusal:
-            self.judge.record("refusal", None, (f"refused: {refusal}", "it is right to accept"))
+            self.judge.record("refusal", None, (f"refused: {refusal}", "the fixture expects no refusal"))
             self.trace.stopped = Stop(self.at, f"refused: {refusal}")
         except self.subject.invariant_broken as broken:
             self.trace.compared["invariant"] += 1
@@ -136,9 +137,7 @@ class Play(Stage):
         if expected is not None:
             self.trace.compared["refusal"] += 1
             if refused != expected:
-                said = (
-                    f"the batch {'refused as ' + refused if refused else 'accepted it'}; {expected} is right"
-                )
+                said = f"the batch {'refused as ' + refused if refused else 'accepted it'}; the fixture expects {expected}"
                 self.judge.record("refusal", None, (said,))
                 raise Stopped(said)
             self.judge.unchanged(before)
@@ -146,7 +145,7 @@ class Play(Stage):
             return
         if refused is not None:
             self.judge.record(
-                "refusal", None, (f"the batch refused as {refused}: {text}", "it is right to accept")
+                "refusal", None, (f"the batch refused as {refused}: {text}", "the fixture expects no refusal")
             )
             raise Stopped(f"refused as {refused}: {text}")
         then()
@@ -215,7 +214,8 @@ class Play(Stage):
 
     def _append_alone(self, sequence: Member, ids: list[int]) -> None:
         if ids:
-            sequence.alone.advance(self.stream.feed(ids)[None], [len(ids)])
+            with self.alone(sequence):
+                sequence.alone.advance(self.stream.feed(ids)[None], [len(ids)])
         sequence.promises.advance(len(ids))
         sequence.history += ids
         if self.slots is not None:
@@ -279,7 +279,8 @@ class Play(Stage):
     def _rollback_alone(self, sequence: Member, n: int) -> None:
         before = sequence.promises.tokens
         try:
-            sequence.alone.rollback(0, n)
+            with self.alone(sequence):
+                sequence.alone.rollback(0, n)
         except self.subject.refusal as refusal:
             row = self.order.index(sequence)
             self.judge.record(
@@ -303,6 +304,7 @@ class Play(Stage):
         for row in rows:
             sequence = self.order[row]
             self.parked[sequence.number] = sequence, batch.split(row)
+            self.was_split.add(sequence.number)
         stay = [row for row in range(len(self.order)) if row not in rows]
         self.order = [self.order[row] for row in stay]
         if stay:
@@ -322,8 +324,10 @@ class Play(Stage):
             self.order = self.order + [sequence for sequence, _ in coming]
             for number in sequences:
                 del self.parked[number]
-            self.rebatched += 1
-            self.trace.facts.add("split_and_assembled")
+            self.trace.facts.add("rows_assembled")
+            if self.was_split.intersection(sequences):
+                self.rebatched += 1
+                self.trace.facts.add("split_and_assembled")
             if (
                 was
                 and len(set(was)) == 1

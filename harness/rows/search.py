@@ -123,7 +123,7 @@ def _write(
             **vars(fixture),
             "proves": f"Found by search: {holds} through {trace.steps[-1]}, the last of {len(trace.steps)} steps.",
             # The deepest depth that is probed after every step is refused, whatever the history.
-            "facts": tuple(facts or ["rollback_refused"]),
+            "facts": tuple(facts or ["depth_refused"]),
         }
     )
     text = dump(fixture)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,7 +14,8 @@ from harness.rows.subject import Oracle, Promises, Rows, Setup, Slots, Subject, 
 from harness.rows.trace import Trace
 
 Lane = Literal["tokens", "values"]
-_HIDDEN_WIDTH, _BLOCK_WIDTH, _ROPE_WIDTH = 8, 8, 4
+# Rope is wide enough that YaRN's ramp begins and ends inside it.
+_HIDDEN_WIDTH, _BLOCK_WIDTH, _ROPE_WIDTH = 8, 32, 32
 KV_WIDTH = 1
 
 
@@ -72,6 +74,17 @@ class Stage:
         self.twins: dict[str, Rows] = {}
         self.slots: Slots | None = subject.slots(self.setup, KV_WIDTH) if fixture.kv_window else None
         self.at = -1
+
+    @contextmanager
+    def alone(self, member: Member) -> Iterator[None]:
+        """A broken invariant of a sequence's twin names the sequence's row of the batch, and says alone."""
+        try:
+            yield
+        except self.subject.invariant_broken as broken:
+            rows = [row for row, other in enumerate(self.order) if other is member]
+            told = self.subject.invariant_broken(f"alone: {broken}")
+            told.row = rows[0] if rows else None  # type: ignore[attr-defined]
+            raise told from broken
 
     def present(self) -> Rows:
         """The batch; the schedule was validated, so there is one."""
