@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +12,13 @@ import torch
 import typer
 
 from harness.exit_codes import ExitCode
+from harness.guard import guarded
 from harness.report import identity as report
 from harness.rows.defaults import ORACLE, PLANS, RETAINS, SUBJECT
 from harness.rows.fixture import FixtureError, default_folder, load_folder
 from harness.rows.results import Result, holds, results
 from harness.rows.schedule import Fixture
-from harness.rows.subject import load
+from harness.rows.subject import load, load_subject
 
 
 def _usage(message: str) -> typer.Exit:
@@ -68,9 +70,12 @@ def identity(
     _check_device(device)
     torch.set_num_threads(1)  # plays are products of a few numbers: two threads would wait for each other
     try:
-        implementation, oracle = load(subject), load(ORACLE)
+        implementation, oracle = load_subject(subject), load(ORACLE)
     except ValueError as error:
         raise _usage(str(error)) from None
+    longest = max(len(each.step) for each in chosen)
+    if until is not None and until >= longest:
+        raise _usage(f"--until is {until}; the chosen fixtures have steps 0..{longest - 1}")
     if not as_json:
         print(report.legend(chosen))
     played: list[Result] = []
@@ -83,16 +88,25 @@ def identity(
     if as_json:
         print(json.dumps(report.as_json(played), indent=2, sort_keys=True))
     else:
-        arguments = (f" --fixtures {fixtures}" if fixtures else "") + (
-            f" --subject {subject}" if subject != SUBJECT else ""
-        )
+        arguments = _arguments(fixtures, subject, device, poison)
         print(report.summary(played, row, arguments, every_fixture=until is None and not fixture))
     raise typer.Exit(ExitCode.OK if holds(played) else ExitCode.FINDING)
 
 
+def _arguments(fixtures: Path | None, subject: str, device: str, poison: bool) -> str:
+    """What a replay line must repeat, so that it shows the same."""
+    given = [] if fixtures is None else ["--fixtures", str(fixtures)]
+    given += [] if subject == SUBJECT else ["--subject", subject]
+    given += [] if device == "cpu" else ["--device", device]
+    given += [] if poison else ["--no-poison"]
+    return "".join(f" {shlex.quote(word)}" for word in given)
+
+
 def main() -> None:
     """Entry point of `python -m harness.identity` and `rowproof identity`."""
-    typer.run(identity)
+    app = typer.Typer(add_completion=False)
+    app.command()(identity)
+    guarded(app, "identity")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,11 @@ from harness.rows.schedule import Fixture, Step
 _STEP: TypeAdapter[Step] = TypeAdapter(Annotated[Step, Field(discriminator="do")])
 _FIXTURE = TypeAdapter(Fixture)
 _KEYS = {step.__dataclass_fields__["do"].default: list(step.__dataclass_fields__) for step in get_args(Step)}
+
+
+_NAME = re.compile(r"[a-z0-9_]+")
+_COUNT_MAX = 1_000_000
+_UNIFORM = (do.Prefill, do.Advance, do.Verify, do.Select, do.Reorder, do.Reshape)
 
 
 class FixtureError(ValueError):
@@ -66,9 +72,13 @@ def from_mapping(name: str, raw: dict[str, Any], file: str | None = None) -> Fix
     steps = _steps(raw.get("step", []), problems)
     try:
         head = {key: value for key, value in raw.items() if key != "step"}
-        fixture = _FIXTURE.validate_json(json.dumps({**head, "name": name, "step": []}), strict=True)
+        if "name" in head:
+            problems.append("unknown key 'name'; a fixture is named by its file")
+        fixture = _FIXTURE.validate_json(
+            json.dumps({**head, "name": name, "step": []}, default=str), strict=True
+        )
     except ValidationError as error:
-        problems += list(_sentences(error, "", list(Fixture.__dataclass_fields__)))
+        problems += list(_sentences(error, "", [key for key in Fixture.__dataclass_fields__ if key != "name"]))
     if not problems:
         fixture = Fixture(**{**vars(fixture), "step": tuple(steps)})
         problems += _Rehearsal(fixture).problems()
@@ -105,9 +115,10 @@ def _steps(raw: Any, problems: list[str]) -> list[Step]:
     steps = []
     for number, step in enumerate(raw):
         try:
-            steps.append(_STEP.validate_json(json.dumps(step), strict=True))
+            steps.append(_STEP.validate_json(json.dumps(step, default=str), strict=True))
         except ValidationError as error:
-            keys = _KEYS.get(step.get("do", ""), sorted(_KEYS)) if isinstance(step, dict) else []
+            do_ = step.get("do") if isinstance(step, dict) else None
+            keys = _KEYS.get(do_, sorted(_KEYS)) if isinstance(do_, str) else sorted(_KEYS)
             problems += _sentences(error, f"step {number}: ", keys)
     return steps
 
@@ -143,7 +154,7 @@ class _Rehearsal:
         self.saved: dict[str, list[int]] = {}
 
     def problems(self) -> list[str]:
-        found = []
+        found = list(self._head())
         if not self.fixture.proves.strip().endswith("."):
             found.append("proves should be one sentence that ends with a full stop")
         if not self.fixture.facts:
@@ -153,14 +164,41 @@ class _Rehearsal:
                 close = difflib.get_close_matches(fact, FACTS, 1)
                 hint = f"did you mean {close[0]!r}?" if close else f"facts: {', '.join(FACTS)}"
                 found.append(f"unknown fact {fact!r}; {hint}")
-        if self.fixture.span not in (1, 2) or self.fixture.ratio < 1 or self.fixture.margin < 0:
-            found.append("geometry should have ratio >= 1, span 1 or 2 and margin >= 0")
         for number, step in enumerate(self.fixture.step):
-            problem = self._step(step)
+            problem = self._numbers(step) or self._step(step)
             if problem:
                 found.append(f"step {number} {step.do}: {problem}")
                 break  # what follows would only repeat it
         return found
+
+    def _head(self) -> Iterator[str]:
+        fixture = self.fixture
+        if not _NAME.fullmatch(fixture.name):
+            yield f"the name is {fixture.name!r}; it should be lower-case letters, digits and underscores"
+        if (
+            fixture.span not in (1, 2)
+            or not 1 <= fixture.ratio <= _COUNT_MAX
+            or not 0 <= fixture.margin <= _COUNT_MAX
+        ):
+            yield f"geometry should have ratio 1..{_COUNT_MAX}, span 1 or 2 and margin 0..{_COUNT_MAX}"
+        if not 0 <= fixture.kv_window <= _COUNT_MAX:
+            yield f"kv_window is {fixture.kv_window}; it should lie in 0..{_COUNT_MAX}"
+        for step in fixture.step:
+            unequal = isinstance(step, do.Prefill) and len(set(step.lengths)) > 1
+            if fixture.uniform and (unequal or not isinstance(step, _UNIFORM)):
+                yield f"uniform is true, but {do.describe(step)} does not keep all rows equal"
+
+    def _numbers(self, step: Step) -> str | None:
+        """Counts, rows and numbers of sequences are small and not negative."""
+        for key, value in vars(step).items():
+            numbers = value if isinstance(value, tuple) else (value,)
+            for number in numbers:
+                if isinstance(number, int) and not 0 <= number <= _COUNT_MAX:
+                    return f"{key} holds {number}; it should lie in 0..{_COUNT_MAX}"
+        name = getattr(step, "name", None)
+        if name is not None and not _NAME.fullmatch(name):
+            return f"name is {name!r}; it should be lower-case letters, digits and underscores"
+        return None
 
     def _step(self, step: Step) -> str | None:
         rows = len(self.batch)
@@ -222,6 +260,8 @@ class _Rehearsal:
     def _choose(self, step: Step, names: tuple[int, ...]) -> str | None:
         if not all(0 <= row < len(self.batch) for row in names):
             return f"rows is {list(names)}; the batch has rows 0..{len(self.batch) - 1}"
+        if isinstance(step, do.Split) and len(set(names)) < len(names):
+            return f"rows is {list(names)}; a row can leave once"
         if isinstance(step, do.Reorder) and sorted(names) != list(range(len(self.batch))):
             return f"rows is {list(names)}; it should hold every row of {len(self.batch)} once"
         if step.expect_refusal is not None:

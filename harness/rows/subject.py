@@ -191,6 +191,26 @@ def load(name: str) -> Any:
         raise ValueError(f"{name!r} cannot be loaded: {error}") from error
 
 
+def load_subject(name: str) -> Subject:
+    """The subject that a dotted name names. Raises ValueError if it cannot be played."""
+    subject = load(name)
+    missing = [part for part in (*_METHODS, *_EXCEPTIONS) if not hasattr(subject, part)]
+    wrong = [
+        part for part in _EXCEPTIONS if part not in missing and not isinstance(getattr(subject, part), type)
+    ]
+    if missing or wrong:
+        raise ValueError(
+            f"{name!r} is {type(subject).__name__}, without a usable {', '.join(missing + wrong)}; a subject should have "
+            f"the methods {', '.join(_METHODS)} and the exception types {', '.join(_EXCEPTIONS)} (CONTRIBUTING.md)"
+        )
+    checked: Subject = subject
+    return checked
+
+
+_METHODS = ("open", "assemble", "reconcile", "adopt", "slots")
+_EXCEPTIONS = ("refusal", "invariant_broken")
+
+
 def random_weights(ratio: int, span: int, hidden_width: int, block_width: int, rope_width: int) -> Weights:
     """Weights with values and gates of about unit size, and a position bias that is nowhere zero."""
     rng = np.random.default_rng([ratio, span, hidden_width, block_width])
