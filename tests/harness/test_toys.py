@@ -25,3 +25,10 @@ def test_there_is_a_toy_for_every_verdict() -> None:
 
     shown = {verdict for toy in ALL for verdict in toy.expect.get("verdicts", {}).values()}
     assert shown == {verdict.value for verdict in Verdict}
+
+
+def test_there_is_a_toy_for_every_exit_code_but_those_of_a_fault_and_an_interrupt() -> None:
+    # 70 and 130 have tests of their own, in test_sabotage and test_interrupted: no catalogue brings them about.
+    from harness.exit_codes import ExitCode
+
+    assert {toy.expect["exit"] for toy in ALL} == set(ExitCode) - {ExitCode.INTERNAL, ExitCode.INTERRUPTED}
