@@ -136,7 +136,9 @@ def add(
     # The edit may sit on other entries' anchors, so only the ids of the catalogue matter here.
     if name in catalogue_file.load(root, settings).ids or not catalogue_file.ID_FORM.match(name):
         raise InputRefused([f"--id {name}: should be a new id in kebab-case"])
-    wanted = adding.Wanted(file, name, theme, because, origin, tuple(tests or settings.tests))
+    wanted = adding.Wanted(
+        file, name, theme, because, origin, tuple(tests or settings.suite or settings.tests)
+    )
     for line in adding.add(root, settings, wanted, jobs):
         typer.echo(line)
 

@@ -53,6 +53,7 @@ def add(root: Path, settings: Settings, wanted: Wanted, jobs: int) -> Iterator[s
     with locked(root, settings):
         write_atomically(root / wanted.file, original.encode())
         yield f"{wanted.file} is put back; the edit is kept in {patch.relative_to(root)}"
+        yield f"looking for up to {KILLERS_MAX} tests that kill it, in {', '.join(wanted.tests)} (--tests looks elsewhere)"
         killers = _killers(root, settings, edit, original, edited, wanted.tests, jobs)
     target = root / settings.catalogue / f"{wanted.theme}.toml"
     before = target.read_text() if target.exists() else ""
@@ -141,10 +142,12 @@ def _killers(
             suspects = [
                 test for test in batch if read(seen[test], fault.sources).reading is not Reading.PASSED
             ]
-            killers += [test for test in suspects if _kills(campaign, fault, test)]
-            if len(killers) >= KILLERS_MAX:
-                break
-    return killers[:KILLERS_MAX]
+            for test in suspects:
+                if _kills(campaign, fault, test):
+                    killers.append(test)
+                if len(killers) == KILLERS_MAX:
+                    return killers
+    return killers
 
 
 def _once(campaign: Campaign, fault: Fault, tests: list[str]) -> dict[str, dict[str, Any]]:

@@ -78,7 +78,9 @@ def from_mapping(name: str, raw: dict[str, Any], file: str | None = None) -> Fix
             json.dumps({**head, "name": name, "step": []}, default=str), strict=True
         )
     except ValidationError as error:
-        problems += list(_sentences(error, "", [key for key in Fixture.__dataclass_fields__ if key != "name"]))
+        problems += list(
+            _sentences(error, "", [key for key in Fixture.__dataclass_fields__ if key != "name"])
+        )
     if not problems:
         fixture = Fixture(**{**vars(fixture), "step": tuple(steps)})
         problems += _Rehearsal(fixture).problems()
