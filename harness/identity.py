@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import shlex
 import sys
@@ -35,7 +36,9 @@ def _choose(names: list[str], folder: Path) -> list[Fixture]:
         ) from None
     unknown = [name for name in names if name not in fixtures]
     if unknown:
-        raise _usage(f"there is no fixture {unknown[0]!r} in {folder}; there are {', '.join(fixtures)}")
+        close = difflib.get_close_matches(unknown[0], fixtures, 1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise _usage(f"there is no fixture {unknown[0]!r} in {folder}; {hint}there are {', '.join(fixtures)}")
     return [fixtures[name] for name in names] if names else list(fixtures.values())
 
 
