@@ -43,14 +43,14 @@ class Judge:
         return CallWatch(rows, batch.memory(), batch.pool_calls())
 
     def after_call(self, watch: CallWatch, written: int) -> None:
-        batch, ratio = self.stage.present(), self.stage.fixture.ratio
+        batch = self.stage.present()
         memory = batch.memory()
         self._calls(watch, batch.pool_calls() - watch.pool_calls)
         self._scatter(watch, memory, written)
         self._idle(watch, memory)
         if memory["comp"].shape[1] > watch.memory["comp"].shape[1] and watch.memory["comp"].shape[1] > 0:
             self.trace.facts.add("capacity_grows")
-        if any(row.tokens + row.n_new > memory["ring"].shape[1] for row in watch.rows) and ratio:
+        if any(row.tokens + row.n_new > memory["ring"].shape[1] for row in watch.rows):
             self.trace.facts.add("window_wraps")
 
     def _calls(self, watch: CallWatch, calls: int) -> None:
