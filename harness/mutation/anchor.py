@@ -155,13 +155,12 @@ def _read_version(path: Path, modified_ns: int, size: int) -> str:
 
 def check_edits(root: Path, roots: Sequence[str], edits: Sequence[Edit], where: str) -> list[str]:
     """Return every problem of a mutant's edits: path, anchor, syntax, nothing changed."""
-    problems = [p for edit in edits for p in _check_path(root, roots, edit.file, where)]
+    misplaced = {edit.file: _check_path(root, roots, edit.file, where) for edit in edits}
+    problems = [sentence for found in misplaced.values() for sentence in found]
     problems += [f"{where}: replace equals find" for edit in edits if edit.find == edit.replace]
+    problems += [p for edit in edits if not misplaced[edit.file] for p in _check_anchor(root, edit, where)]
     if problems:
         return list(dict.fromkeys(problems))
-    lost = [p for edit in edits for p in _check_anchor(root, edit, where)]
-    if lost:
-        return lost
     try:
         changed = sources(root, edits)
     except AnchorLost as error:

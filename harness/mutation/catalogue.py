@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from .anchor import Edit, check_edits
-from .edge import read_table, read_toml
+from .edge import read_table, read_toml, salvage
 from .errors import did_you_mean
 from .settings import Settings
 
 ID_FORM = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+\Z")
 KILLERS_MAX = 3
+# What a refused entry is read with, so that the rest of it can be checked.
+_STAND_IN = {"id": "unnamed", "because": "missing", "origin": "missing"}
+_EDIT_KEYS = frozenset({"file", "scope", "find", "replace", "edit"})
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class Catalogue:
     problems: list[str] = field(default_factory=list)
     files: int = 0
     ids: set[str] = field(default_factory=set)
+    twins: list[tuple[str, str]] = field(default_factory=list)
 
     def by_id(self) -> dict[str, Mutant]:
         """Entries by id."""
@@ -110,7 +114,7 @@ def load(root: Path, settings: Settings) -> Catalogue:
     for path in sorted(folder.glob("*.toml")):
         result.files += 1
         _load_file(root, settings, path, seen, result)
-    result.problems += _dangling_twins(result.mutants)
+    result.problems += _dangling_twins(result)
     return result
 
 
@@ -129,16 +133,23 @@ def _load_file(root: Path, settings: Settings, path: Path, seen: dict[str, str],
         name = entry.get("id") if isinstance(entry, dict) else None
         where = f"{shown}: mutant '{name}'" if isinstance(name, str) else f"{shown}: mutant number {number}"
         table, problems = read_table(MutantTable, entry, where)
-        result.problems += problems
+        lost: frozenset[str] = frozenset()
         if table is None:
+            table, lost = salvage(MutantTable, entry, _STAND_IN)
+        if table is None:
+            result.problems += problems
             continue
-        if table.id in seen:
-            result.problems.append(f"{where}: the id is already used in {seen[table.id]}; ids are unique")
-        seen[table.id] = shown
-        result.ids.add(table.id)
-        mutant, problems = _resolve(table, path.stem, where)
-        problems += _check_form(root, table, where)
-        if mutant is not None and not problems:
+        if "id" not in lost:
+            if table.id in seen:
+                problems.append(f"{where}: the id is already used in {seen[table.id]}; ids are unique")
+            seen[table.id] = shown
+            result.ids.add(table.id)
+            result.twins += [(table.id, table.twin_of)] if table.twin_of is not None else []
+        mutant, unresolved = _resolve(table, path.stem, where)
+        # Without one of these keys an entry names no edit, which was said already.
+        problems += [] if lost & _EDIT_KEYS else unresolved
+        problems += _check_form(root, table, lost, where)
+        if mutant is not None and not lost & _EDIT_KEYS:
             problems += check_edits(root, settings.roots, mutant.edits, where)
         result.problems += problems
         if mutant is not None and not problems:
@@ -162,18 +173,19 @@ def _resolve(table: MutantTable, theme: str, where: str) -> tuple[Mutant | None,
     return Mutant(theme=theme, edits=tuple(edits), **values), []
 
 
-def _check_form(root: Path, table: MutantTable, where: str) -> list[str]:
+def _check_form(root: Path, table: MutantTable, lost: frozenset[str], where: str) -> list[str]:
     problems = []
     if not ID_FORM.match(table.id):
         problems.append(f"{where}: the id should be kebab-case (lower-case letters, digits, hyphens)")
     for key in ("because", "origin"):
         if not getattr(table, key).strip():
             problems.append(f"{where}: key '{key}' is empty; write one sentence")
-    if table.kind == "equivalent" and not table.why:
+    if table.kind == "equivalent" and not table.why and "why" not in lost:
         problems.append(
             f"{where}: kind is 'equivalent' without why; say in one sentence why nothing can see it"
         )
-    if table.kind == "mutant" and not 1 <= len(table.killed_by) <= KILLERS_MAX:
+    counted = table.kind == "mutant" and not lost & {"kind", "killed_by"}
+    if counted and not 1 <= len(table.killed_by) <= KILLERS_MAX:
         problems.append(f"{where}: killed_by has {len(table.killed_by)} ids, should have 1 to {KILLERS_MAX}")
     if len(set(table.killed_by)) != len(table.killed_by):
         problems.append(f"{where}: killed_by names one test twice")
@@ -206,10 +218,9 @@ def _check_names(root: Path, names: Sequence[str], key: str, where: str) -> list
     return problems
 
 
-def _dangling_twins(mutants: Sequence[Mutant]) -> list[str]:
-    ids = {mutant.id for mutant in mutants}
+def _dangling_twins(found: Catalogue) -> list[str]:
     return [
-        f"mutant '{m.id}': twin_of names '{m.twin_of}', which is not in the catalogue{did_you_mean(m.twin_of, ids)}"
-        for m in mutants
-        if m.twin_of is not None and (m.twin_of not in ids or m.twin_of == m.id)
+        f"mutant '{name}': twin_of names '{twin}', which is not in the catalogue{did_you_mean(twin, found.ids)}"
+        for name, twin in found.twins
+        if twin not in found.ids or twin == name
     ]

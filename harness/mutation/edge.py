@@ -39,6 +39,27 @@ def read_table(kind: type[T], table: object, where: str) -> tuple[T | None, list
         return None, [_sentence(kind, dict(item), where) for item in error.errors()]
 
 
+def salvage(kind: type[T], table: object, stand_in: Mapping[str, Any]) -> tuple[T | None, frozenset[str]]:
+    """What a refused table still says, so that its other problems are told in the same breath.
+
+    Returns (value, the keys that are not what the table says); a missing key has its stand-in, a key that
+    could not be read its default. None when that is not enough.
+    """
+    from pydantic import ValidationError
+
+    if not isinstance(table, Mapping):
+        return None, frozenset()
+    try:
+        return _validate(kind, table), frozenset()
+    except ValidationError as error:
+        lost = frozenset(str(item["loc"][0]) for item in error.errors() if item["loc"])
+    left = {key: value for key, value in table.items() if key not in lost}
+    try:
+        return _validate(kind, {**{key: stand_in[key] for key in lost & set(stand_in)}, **left}), lost
+    except ValidationError:
+        return None, lost
+
+
 def _validate(kind: Any, table: Mapping[Any, Any]) -> Any:
     return _adapter(kind).validate_python(dict(table))
 

@@ -114,6 +114,30 @@ def test_all_problems_are_told_at_once(root: Path) -> None:
     assert "mutant 'good': the id is already used in mutants/a.toml" in "\n".join(found)
 
 
+def test_one_entry_tells_all_its_problems_at_once(root: Path) -> None:
+    bad = changed(
+        id='id = "Bad Id"', origin="", find='find = "x + 7"', killed_by='killed_by = ["tests/gone.py::test_f"]'
+    )
+    found = problems(root, bad + '\nbecase = "typo"\ndies_by = "error"\ntwin_of = "goood"', GOOD)
+    wanted = ("unknown key 'becase'", "'origin' is missing", "kebab-case", "the anchor occurs 0 times", "gone.py",
+              "dies_by is 'error'", "twin_of names 'goood'")  # fmt: skip
+    assert [part for part in wanted if part not in "\n".join(found)] == []
+    assert len(found) == len(wanted), found
+
+
+def test_a_bad_key_hides_no_bad_anchor_and_adds_no_false_complaint(root: Path) -> None:
+    entry = changed(killed_by="killed_by = 3", find='find = "x + 7"')
+    assert len(problems(root, entry)) == 2
+    assert len(problems(root, changed(scope="scope = 3"))) == 1
+
+
+def test_a_twin_may_be_an_entry_that_has_problems_of_its_own(root: Path) -> None:
+    found = problems(
+        root, changed(id='id = "one"', find='find = "x + 7"'), changed(id='id = "two"') + '\ntwin_of = "one"'
+    )
+    assert len(found) == 1 and "anchor" in found[0]
+
+
 def test_a_file_that_is_not_toml_is_named_with_its_line(root: Path) -> None:
     (root / "mutants" / "b.toml").write_text("[[mutant]\n")
     assert "mutants/b.toml: is not valid TOML" in load(root, load_settings(root)).problems[0]
