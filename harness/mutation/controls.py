@@ -7,59 +7,23 @@ must. If one did not, the run is void, whatever the mutants say.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from . import canary, prepare
+from . import canary, owed, prepare
 from .anchor import MODULE, Edit, sources
 from .campaign import Campaign, Record
-from .catalogue import Mutant
 from .observe import observations
+from .owed import Function, Owed, Places
 from .prepare import Fault
-from .serving import read_source
 from .verdict import Reading, read
-
-Function = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Places:
-    """Which functions and files the judged mutants change, and the killers that can speak for them."""
-
-    functions: Mapping[Function, tuple[str, ...]]
-    files: Mapping[str, tuple[str, ...]]
-
-    def functions_of(self, file: str) -> list[str]:
-        """The mutated functions of a file."""
-        return [name for found, name in self.functions if found == file]
-
-
-def places(campaign: Campaign, mutants: Sequence[Mutant]) -> Places:
-    """Collect the places of all mutants; each knows the killers listed for it, in catalogue order."""
-    functions: dict[Function, dict[str, None]] = {}
-    files: dict[str, dict[str, None]] = {}
-    for mutant in mutants:
-        for function in prepare.of_mutant(campaign.root, mutant).functions:
-            functions.setdefault(function, {}).update(dict.fromkeys(mutant.killed_by))
-        for file in mutant.files:
-            files.setdefault(file, {}).update(dict.fromkeys(mutant.killed_by))
-    return Places(
-        functions={key: tuple(tests) for key, tests in functions.items()},
-        files={key: tuple(tests) for key, tests in files.items()},
-    )
-
-
-def _text(campaign: Campaign, file: str) -> str:
-    return read_source(str(campaign.root / file))
 
 
 def set_traps(campaign: Campaign, found: Places) -> list[Record]:
     """One trap per mutated function: swapped code must run, or the function is judged by reimport."""
-    chosen = [(f, tests) for f, tests in found.functions.items() if f[1] != MODULE and tests]
     if campaign.servers.swap_refused:
         return []
-    records = campaign.each(lambda item: _set_trap(campaign, *item), chosen)
+    records = campaign.each(lambda item: _set_trap(campaign, *item), owed.trappable(found))
     for record in records:
         if not record["hit"]:
             where = (record["file"], record["function"])
@@ -69,8 +33,8 @@ def set_traps(campaign: Campaign, found: Places) -> list[Record]:
 
 def _set_trap(campaign: Campaign, function: Function, tests: Sequence[str]) -> Record:
     file, name = function
-    text = _text(campaign, file)
-    record: Record = {"control": "trap", "file": file, "function": name, "hit": False, "swapped": None}
+    text = owed.source(campaign.root, file)
+    record: Record = {"control": owed.TRAP, "file": file, "function": name, "hit": False, "swapped": None}
     trapped = canary.trap(text, name)
     if trapped is None:
         return record
@@ -89,49 +53,41 @@ def _set_trap(campaign: Campaign, function: Function, tests: Sequence[str]) -> R
 
 
 def run_controls(campaign: Campaign, found: Places, records: Sequence[Record]) -> list[Record]:
-    """Null mutants, the three null forms, and one canary per mutated file."""
-    reached = _reaching(records)
-    # A function that only equivalents without killers change has nobody who could speak for it.
-    spoken = [(function, tests) for function, tests in found.functions.items() if tests]
-    nulls = [null for function, tests in spoken for null in _nulls(campaign, function, tests, reached)]
-    nulls += _forms(campaign, found, reached)
+    """Null mutants, the null forms, and one canary per mutated file: all that the records make a run owe."""
+    speaking = owed.reaching(records)
+    nulls = [_null(campaign, found, each, speaking) for each in owed.nulls(found, records)]
+    forms = owed.forms(campaign.root, found, records)
+    nulls += [_form(campaign, found, each, text) for each, text in forms.items()]
     todo: list[Callable[[], Record]] = [partial(_run_null, campaign, *control) for control in nulls]
-    files = [(file, tests) for file, tests in found.files.items() if tests]
-    todo += [partial(_run_canary, campaign, found, file, tests) for file, tests in files]
+    todo += [partial(_run_canary, campaign, found, each.file) for each in owed.canaries(found)]
     return campaign.each(lambda action: action(), todo)
-
-
-def _reaching(records: Sequence[Record]) -> set[str]:
-    return {
-        test
-        for record in records
-        for test, attempts in record["killers"].items()
-        if any(seen.get("reached") for seen in attempts)
-    }
 
 
 _Null = tuple[Record, Fault, str, tuple[str, ...]]
 
 
-def _nulls(
-    campaign: Campaign, function: Function, tests: tuple[str, ...], reached: set[str]
-) -> Iterator[_Null]:
-    """The function recompiled unchanged, in every mode that judges it."""
-    file, name = function
-    text = _text(campaign, file)
-    ordered = tuple(sorted(tests, key=lambda test: test not in reached))
-    modes = [campaign.reference]
-    if name != MODULE and not campaign.servers.swap_refused and function not in campaign.untrapped:
-        modes.append("swap")
-    for mode in modes:
-        fault = Fault(
-            overlay={file: text},
-            watch={file: ((name, 0),)},
-            swappable=True,
-            trace_import=name == MODULE,
-            null={file: name},
-        )
-        yield {"control": "null", "file": file, "function": name}, fault, mode, ordered
+def _null(campaign: Campaign, found: Places, null: Owed, speaking: set[str]) -> _Null:
+    """The function recompiled unchanged."""
+    tests = sorted(found.functions[null.file, null.function], key=lambda test: test not in speaking)
+    fault = Fault(
+        overlay={null.file: owed.source(campaign.root, null.file)},
+        watch={null.file: ((null.function, 0),)},
+        swappable=True,
+        trace_import=null.function == MODULE,
+        null={null.file: null.function},
+    )
+    return _record(null), fault, null.mode, tuple(tests)
+
+
+def _form(campaign: Campaign, found: Places, form: Owed, text: str) -> _Null:
+    watch = {form.file: ((form.function, 0),)}
+    early = form.function == MODULE
+    fault = Fault(overlay={form.file: text}, watch=watch, swappable=False, trace_import=early)
+    return _record(form), fault, campaign.reference, found.functions[form.file, form.function]
+
+
+def _record(control: Owed) -> Record:
+    return {"control": control.control, "file": control.file, "function": control.function or None}
 
 
 def _run_null(campaign: Campaign, record: Record, fault: Fault, mode: str, tests: Sequence[str]) -> Record:
@@ -148,30 +104,9 @@ def _run_null(campaign: Campaign, record: Record, fault: Fault, mode: str, tests
     return record
 
 
-def _forms(campaign: Campaign, found: Places, reached: set[str]) -> list[_Null]:
-    """The null forms, once per run: identity and comment on the first place, a renamed local where possible."""
-    usable = [(f, t) for f, t in found.functions.items() if any(test in reached for test in t)]
-    forms = []
-    for (file, name), tests in usable[:1]:
-        text = _text(campaign, file)
-        forms.append(_form(campaign, "identity", file, name, text, tests))
-        forms.append(_form(campaign, "comment", file, name, canary.commented(text), tests))
-    for (file, name), tests in usable:
-        renamed = canary.renamed_local(_text(campaign, file), name)
-        if renamed is not None:
-            return [*forms, _form(campaign, "renamed local", file, name, renamed, tests)]
-    return forms
-
-
-def _form(campaign: Campaign, form: str, file: str, name: str, text: str, tests: tuple[str, ...]) -> _Null:
-    watch = {file: ((name, 0),)}
-    fault = Fault(overlay={file: text}, watch=watch, swappable=False, trace_import=name == MODULE)
-    return {"control": f"null form: {form}", "file": file, "function": name}, fault, campaign.reference, tests
-
-
-def _run_canary(campaign: Campaign, found: Places, file: str, tests: Sequence[str]) -> Record:
-    text = _text(campaign, file)
-    record: Record = {"control": "canary", "file": file, "function": None, "form": None}
+def _run_canary(campaign: Campaign, found: Places, file: str) -> Record:
+    text, tests = owed.source(campaign.root, file), found.files[file]
+    record: Record = {"control": owed.CANARY, "file": file, "function": None, "form": None}
     record.update(mode=campaign.reference, test=None, seen=None, sources={}, tried=0)
     for candidate in _canaries(campaign, found, file, text):
         fault = prepare.make_fault({file: (text, candidate.text)})
@@ -199,14 +134,14 @@ def behaved(record: Mapping[str, Any]) -> str | None:
     what = f"{record['control']} in {record['file']}" + (
         f" {record['function']}" if record["function"] else ""
     )
-    if record["control"] == "trap":
+    if record["control"] == owed.TRAP:
         # A trap that was not hit only rules out swapping; one that replaced no code is a broken swap.
         return None if record["swapped"] else f"{what}: the swap replaced no code at all"
     seen = record["seen"]
     if seen is None:
         return f"{what}: could not be run{': ' + record['refused'] if record.get('refused') else ''}"
     result = read(seen, record["sources"])
-    if record["control"] == "canary":
+    if record["control"] == owed.CANARY:
         if result.reading is Reading.KILLED:
             return None
         return (

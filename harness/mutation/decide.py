@@ -6,12 +6,15 @@ The run prints them and the gate repeats them on the recorded evidence, so both 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..exit_codes import ExitCode, worst
+from . import owed
 from .campaign import passed
+from .catalogue import Mutant
 from .controls import behaved
 from .verdict import Verdict, rule
 
@@ -27,6 +30,14 @@ class Finding:
 def weigh(predicate: Mapping[str, Any]) -> list[Finding]:
     """All findings of one run's predicate; an empty list means exit 0."""
     return [*_instrument(predicate), *_absent(predicate), *_verdicts(predicate)]
+
+
+def uncontrolled(root: Path, mutants: Sequence[Mutant], predicate: Mapping[str, Any]) -> list[Finding]:
+    """A finding for each control that these entries made the run owe and that it does not hold."""
+    return [
+        Finding(ExitCode.INSTRUMENT, f"control: {sentence}")
+        for sentence in owed.missing(root, mutants, predicate)
+    ]
 
 
 def exit_code(findings: list[Finding]) -> ExitCode:

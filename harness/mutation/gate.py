@@ -13,7 +13,7 @@ from typing import Any
 from ..exit_codes import ExitCode
 from . import evidence, prepare
 from .catalogue import Catalogue
-from .decide import Finding, weigh
+from .decide import Finding, uncontrolled, weigh
 from .inputs import tree_digests, versions
 from .settings import Settings
 from .verdict import Verdict
@@ -22,7 +22,6 @@ _KEYS = {
     "versions", "configuration", "catalogue", "baseline", "mutants", "controls", "swap_refused",
     "tree_unchanged", "complete",
 }  # fmt: skip
-_CONTROL_KINDS = ("null", "canary")
 
 
 def examine(
@@ -46,11 +45,13 @@ def examine(
     if lacking:
         return [Finding(ExitCode.ABSENT, f"{shown} lacks {', '.join(lacking)}")], data
     findings = [Finding(ExitCode.USAGE, problem) for problem in catalogue.problems]
-    findings += _stale(root, settings, data)
+    stale = list(_stale(root, settings, data))
+    findings += stale
     findings += _versions(predicate)
     findings += _catalogue(root, settings, catalogue, predicate)
-    findings += _controls(predicate)
     try:
+        # Which controls are owed follows from the judged tree, which a stale one is not.
+        findings += [] if stale else uncontrolled(root, catalogue.mutants, predicate)
         findings += weigh(predicate)
     except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         findings.append(Finding(ExitCode.ABSENT, f"{shown} has observations that cannot be read ({error!r})"))
@@ -129,13 +130,3 @@ def _entry(
             yield Finding(
                 ExitCode.INSTRUMENT, f"{mutant.id}: {unseen[0]} was not run without the mutant {when} judging"
             )
-
-
-def _controls(predicate: Mapping[str, Any]) -> Iterator[Finding]:
-    if not predicate["mutants"]:
-        return
-    files = {file for record in predicate["mutants"] for file in record["sources"] if record["killers"]}
-    for kind in _CONTROL_KINDS:
-        covered = {record["file"] for record in predicate["controls"] if record["control"] == kind}
-        for file in sorted(files - covered):
-            yield Finding(ExitCode.INSTRUMENT, f"control: there is no {kind} control for {file}")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import controls, decide, evidence, journal, matrix, recheck
+from . import controls, decide, evidence, journal, matrix, owed, recheck
 from .campaign import Campaign, passed
 from .catalogue import Catalogue, Mutant
 from .errors import InputRefused, InstrumentBroken, did_you_mean
@@ -122,6 +122,8 @@ def execute(
         if not selection.partial:
             evidence.write_atomically(root / settings.reports / evidence.RUN, evidence.canonical(notes))
         findings = decide.weigh(made["predicate"])
+        if predicate["tree_unchanged"]:
+            findings += decide.uncontrolled(root, chosen, made["predicate"])
         if rows is not None:
             findings += matrix.findings(rows.rows, chosen)
             bound = {"evidence_seal": made["seal"], **rows.as_data()}
@@ -234,7 +236,7 @@ def _campaign(
     predicate["baseline"]["before"] = campaign.baseline(killers, others, campaign.reference)
     if not all(passed(seen) for seen in predicate["baseline"]["before"].values()):
         return None
-    found = controls.places(campaign, plan.chosen)
+    found = owed.places(campaign.root, plan.chosen)
     campaign.tell(f"traps: {len(found.functions)} functions")
     traps = controls.set_traps(campaign, found)
     records = recheck.in_rounds(

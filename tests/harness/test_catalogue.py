@@ -116,7 +116,10 @@ def test_all_problems_are_told_at_once(root: Path) -> None:
 
 def test_one_entry_tells_all_its_problems_at_once(root: Path) -> None:
     bad = changed(
-        id='id = "Bad Id"', origin="", find='find = "x + 7"', killed_by='killed_by = ["tests/gone.py::test_f"]'
+        id='id = "Bad Id"',
+        origin="",
+        find='find = "x + 7"',
+        killed_by='killed_by = ["tests/gone.py::test_f"]',
     )
     found = problems(root, bad + '\nbecase = "typo"\ndies_by = "error"\ntwin_of = "goood"', GOOD)
     wanted = ("unknown key 'becase'", "'origin' is missing", "kebab-case", "the anchor occurs 0 times", "gone.py",

@@ -190,14 +190,41 @@ def test_a_killer_that_was_never_run_without_the_mutant_is_refused(
     )
 
 
-@pytest.mark.parametrize("kind", ["null", "canary"])
-def test_a_missing_control_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("trap", "there is no trap in calc.py f"),
+        ("null", "there is no null in calc.py f by swap"),
+        ("null", "there is no null in calc.py f by reimport"),
+        ("null form: identity", "there is no null form: identity in calc.py f"),
+        ("null form: comment", "there is no null form: comment in calc.py f"),
+        ("null form: renamed local", "there is no null form: renamed local in calc.py f"),
+        ("canary", "there is no canary in calc.py"),
+    ],
+)
+def test_a_missing_control_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, kind: str, sentence: str
+) -> None:
     def drop(data: Any) -> None:
-        kept = [c for c in data["predicate"]["controls"] if c["control"] != kind]
+        controls = data["predicate"]["controls"]
+        kept = [
+            c
+            for c in controls
+            if c["control"] != kind or (c["control"] == "null" and not sentence.endswith(c["mode"]))
+        ]
+        assert len(kept) < len(controls)
         data["predicate"]["controls"] = kept
 
     edit(project, drop)
-    refused(project, monkeypatch, 4, f"control: there is no {kind} control for calc.py")
+    refused(project, monkeypatch, 4, f"control: {sentence}")
+
+
+def test_a_trap_that_was_not_hit_covers_no_swap(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def miss(data: Any) -> None:
+        next(c for c in data["predicate"]["controls"] if c["control"] == "trap")["hit"] = False
+
+    edit(project, miss)
+    refused(project, monkeypatch, 4, "control: there is no trap in calc.py f")
 
 
 def test_a_failed_control_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,165 @@
+"""The controls that a run owes, derived from catalogue, tree and records.
+
+The run plans by this and the gate asks for the same, so a control that was never run is missed:
+
+    trap            every function that was judged by swap: a swap there was seen to take effect
+    null            every mutated function, in every way of judging that judged it
+    null form       identity and comment at the first place that a killer reaches; a renamed local at the
+                    first that has one to rename
+    canary          every mutated file
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import canary, prepare
+from .anchor import MODULE
+from .catalogue import Mutant
+from .serving import read_source
+
+TRAP, NULL, CANARY = "trap", "null", "canary"
+IDENTITY, COMMENT, RENAMED = (f"null form: {form}" for form in ("identity", "comment", "renamed local"))
+Function = tuple[str, str]
+Records = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Owed:
+    """One control: which, where, and by which way of judging if that matters."""
+
+    control: str
+    file: str
+    function: str = ""
+    mode: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file} {self.function}".rstrip()
+        return f"{self.control} in {where}" + (f" by {self.mode}" if self.mode else "")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Which functions and files the judged mutants change, and the killers that can speak for them."""
+
+    functions: Mapping[Function, tuple[str, ...]]
+    files: Mapping[str, tuple[str, ...]]
+    by_mutant: Mapping[str, tuple[Function, ...]]
+
+    def functions_of(self, file: str) -> list[str]:
+        """The mutated functions of a file."""
+        return [name for found, name in self.functions if found == file]
+
+
+def places(root: Path, mutants: Sequence[Mutant]) -> Places:
+    """Collect the places of all mutants; each knows the killers listed for it, in catalogue order."""
+    functions: dict[Function, dict[str, None]] = {}
+    files: dict[str, dict[str, None]] = {}
+    by_mutant = {mutant.id: prepare.of_mutant(root, mutant).functions for mutant in mutants}
+    for mutant in mutants:
+        for function in by_mutant[mutant.id]:
+            functions.setdefault(function, {}).update(dict.fromkeys(mutant.killed_by))
+        for file in mutant.files:
+            files.setdefault(file, {}).update(dict.fromkeys(mutant.killed_by))
+    return Places(
+        functions={key: tuple(tests) for key, tests in functions.items()},
+        files={key: tuple(tests) for key, tests in files.items()},
+        by_mutant=by_mutant,
+    )
+
+
+def traps(found: Places, records: Records) -> list[Owed]:
+    """What a run owes once it has judged by swap."""
+    modes = _modes(found, records)
+    return [Owed(TRAP, file, name) for file, name in found.functions if "swap" in modes.get((file, name), ())]
+
+
+def nulls(found: Places, records: Records) -> list[Owed]:
+    """A null mutant for each function and way of judging."""
+    modes = _modes(found, records)
+    return [
+        Owed(NULL, file, name, mode)
+        for file, name in found.functions
+        for mode in sorted(modes.get((file, name), ()))
+    ]
+
+
+def forms(root: Path, found: Places, records: Records) -> dict[Owed, str]:
+    """The null forms, each with the text that it serves."""
+    speaking = reaching(records)
+    usable = [place for place, tests in found.functions.items() if speaking.intersection(tests)]
+    result: dict[Owed, str] = {}
+    for file, name in usable[:1]:
+        text = source(root, file)
+        result[Owed(IDENTITY, file, name)] = text
+        result[Owed(COMMENT, file, name)] = canary.commented(text)
+    for file, name in usable:
+        renamed = canary.renamed_local(source(root, file), name)
+        if renamed is not None:
+            result[Owed(RENAMED, file, name)] = renamed
+            break
+    return result
+
+
+def canaries(found: Places) -> list[Owed]:
+    """A canary for each file that has a killer to speak for it."""
+    return [Owed(CANARY, file) for file, tests in found.files.items() if tests]
+
+
+def missing(root: Path, mutants: Sequence[Mutant], predicate: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each control that was owed and is not recorded."""
+    records = predicate["mutants"]
+    if not records:
+        return
+    found = places(root, mutants)
+    there = {_recorded(record) for record in predicate["controls"]}
+    for owed in (
+        *traps(found, records),
+        *nulls(found, records),
+        *forms(root, found, records),
+        *canaries(found),
+    ):
+        if owed not in there:
+            yield f"there is no {owed}"
+
+
+def _recorded(record: Mapping[str, Any]) -> Owed | None:
+    control, file, function = record["control"], record["file"], record["function"] or ""
+    if control == TRAP:
+        return Owed(TRAP, file, function) if record["hit"] else None
+    if control == CANARY:
+        return Owed(CANARY, file)
+    return Owed(control, file, function, record["mode"] if control == NULL else "")
+
+
+def _modes(found: Places, records: Records) -> dict[Function, set[str]]:
+    """The ways of judging that were used on each function."""
+    used: dict[Function, set[str]] = {}
+    for record in records:
+        modes = {seen["mode"] for attempts in record["killers"].values() for seen in attempts}
+        for function in found.by_mutant.get(record["id"], ()):
+            used.setdefault(function, set()).update(modes)
+    return used
+
+
+def reaching(records: Records) -> set[str]:
+    """The killers that executed a changed line of some mutant."""
+    return {
+        test
+        for record in records
+        for test, attempts in record["killers"].items()
+        if any(seen.get("reached") for seen in attempts)
+    }
+
+
+def source(root: Path, file: str) -> str:
+    """The original text of a mutated file."""
+    return read_source(str(root / file))
+
+
+def trappable(found: Places) -> list[tuple[Function, tuple[str, ...]]]:
+    """Functions that a trap can be set in, each with its killers."""
+    return [(place, tests) for place, tests in found.functions.items() if place[1] != MODULE and tests]
