@@ -14,6 +14,7 @@ import typer
 
 from harness.exit_codes import ExitCode
 from harness.guard import guarded
+from harness.report import facts
 from harness.report import identity as report
 from harness.rows.defaults import ORACLE, PLANS, RETAINS, SUBJECT
 from harness.rows.fixture import FixtureError, default_folder, load_folder
@@ -62,6 +63,9 @@ def identity(
     retain: Annotated[str | None, typer.Option(help="Payload: hidden or projected. Default: both.")] = None,
     plan: Annotated[str | None, typer.Option(help="Pool plan: grouped or gathered. Default: both.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    tabled: Annotated[
+        bool, typer.Option("--report", help="Also show facts by fixtures, and write identity.json and .md.")
+    ] = False,
     device: Annotated[str, typer.Option(help="Where production runs: cpu, cuda.")] = "cpu",
     poison: Annotated[bool, typer.Option(help="Overwrite dead memory before every comparison.")] = True,
     fixtures: Annotated[Path | None, typer.Option(help="Folder of fixture files.")] = None,
@@ -92,8 +96,21 @@ def identity(
         print(json.dumps(report.as_json(played), indent=2, sort_keys=True))
     else:
         arguments = _arguments(fixtures, subject, device, poison)
+        if tabled:
+            print("\n".join(facts.lines(played)))
         print(report.summary(played, row, arguments, every_fixture=until is None and not fixture))
+    if tabled:
+        _write(played)
     raise typer.Exit(ExitCode.OK if holds(played) else ExitCode.FINDING)
+
+
+def _write(played: list[Result]) -> None:
+    """Both reports, in the folder that every command writes to."""
+    folder = Path("reports")
+    folder.mkdir(exist_ok=True)
+    text = json.dumps(report.as_json(played), indent=2, sort_keys=True) + "\n"
+    (folder / "identity.json").write_text(text)
+    (folder / "identity.md").write_text(facts.markdown(played))
 
 
 def _arguments(fixtures: Path | None, subject: str, device: str, poison: bool) -> str:

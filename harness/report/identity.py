@@ -7,6 +7,7 @@ from dataclasses import asdict
 from string import ascii_letters
 from typing import Any
 
+from harness.report import facts
 from harness.rows.facts import FACTS
 from harness.rows.results import NOT_ASKED, Result, columns, holds
 from harness.rows.schedule import Fixture
@@ -49,7 +50,7 @@ def summary(played: Sequence[Result], row: int | None, arguments: str, every_fix
         f"facts witnessed {len(witnessed)} of {len(FACTS)}"
     )
     if every_fixture:
-        missing = [fact for fact in FACTS if fact not in witnessed]
+        missing = facts.unwitnessed(facts.table(played))
         counts += f"\nfacts that no fixture witnesses: {', '.join(missing) or 'none'}"
     counts += "\nidentity holds" if holds(played) else "\nidentity does NOT hold"
     return "\n" + "\n\n".join([*parts, counts])
@@ -59,6 +60,7 @@ def as_json(played: Sequence[Result]) -> dict[str, Any]:
     """Everything that was found."""
     return {
         "holds": holds(played),
+        **facts.as_json(played),
         "fixtures": [
             {
                 "name": result.fixture.name,
