@@ -7,12 +7,15 @@ started or inherited.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -67,6 +70,20 @@ def limit_self(memory_mib: int, output_mib: int, cpu_s: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def spare_everyone() -> None:
+    """From now on refuse, with PermissionError, a signal to every process that this user may signal.
+
+    A mutant can turn one process id into -1. Only what goes through Python is refused: a shell is not.
+    """
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        # kill(-1) is everyone, and a process group 1 becomes -1 on its way to the kernel.
+        if (event == "os.kill" and args[0] == -1) or (event == "os.killpg" and args[0] == 1):
+            raise PermissionError(errno.EPERM, f"{event}({args[0]}) would signal every process of this user")
+
+    sys.addaudithook(hook)
 
 
 def _address_space() -> int:

@@ -68,6 +68,7 @@ def answer(context: Context, job: dict[str, Any], line: Line, basetemp: str) -> 
     watch = {path: job["watch"].get(file, []) for path, file in files.items()}
     guests = elsewhere.Guests(f"{basetemp}-guests", context.boot, overlay, watch)
     _note_leaving()
+    bounds.spare_everyone()
     trap = planted.plant()
     known = set(sys.modules)
     mapper = Mapper({context.real(file): set(names) for file, names in job.get("map", {}).items()})

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from . import bounds
 from .reach import Reach, as_watch
 from .serving import Project, Sources
 
@@ -62,6 +63,7 @@ def tell(path: str, fact: dict[str, Any]) -> None:
 
 def join(note: str) -> None:
     """In a started interpreter, before it imports anything of the project: serve and watch."""
+    bounds.spare_everyone()
     facts = json.loads(Path(note).read_text())
     boot, told = facts["boot"], facts["told"]
     sources = Sources(Project(boot["root"], boot["tests"], boot["helpers"]))
