@@ -3,10 +3,14 @@
 import ast
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from documents import ROOT, tracked_files
+
+from harness.rows.checks import checks_of
+from harness.rows.fixture import load_folder
 
 # A path that only one machine has; written so that this file does not match itself.
 MACHINE_PATHS = [
@@ -75,3 +79,15 @@ def test_every_package_says_what_it_is_for():
     for name in tracked_files():
         if name.endswith(".py") and not name.startswith("tests/"):
             assert ast.get_docstring(ast.parse((ROOT / name).read_bytes())), f"{name} has no docstring"
+
+
+def test_every_check_is_named_by_an_entry_that_it_must_kill():
+    # A check that no fault was seen to turn red proves nothing. `facts` compares nothing of production: a
+    # fixture that does not witness its facts is never a kill.
+    entries = [
+        m for path in (ROOT / "mutants").glob("*.toml") for m in tomllib.loads(path.read_text())["mutant"]
+    ]
+    killers = {name for entry in entries for name in entry.get("killed_by", ())}
+    named = {name.removesuffix("]").rpartition("-")[2] for name in killers if "::test_identity[" in name}
+    asked = {check for fixture in load_folder(ROOT / "fixtures").values() for check in checks_of(fixture)}
+    assert asked - named == {"facts"}
