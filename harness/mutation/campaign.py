@@ -79,6 +79,7 @@ class Campaign:
     seconds: dict[str, float] = field(default_factory=dict)
     messages: dict[str, dict[str, str]] = field(default_factory=dict)
     untrapped: dict[tuple[str, str], str] = field(default_factory=dict)
+    vouched: dict[str, bool] = field(default_factory=dict)
     suite: list[str] | None = None
     rolled_back: list[str] = field(default_factory=list)
     spent: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -148,7 +149,14 @@ class Campaign:
         found: Record = {}
         for seen in self.each(lambda group: self._plain(group, mode), groups):
             found.update(seen)
+        self.vouched.update((test, passed(seen)) for test, seen in found.items())
         return found
+
+    def vouches_for(self, test: str) -> bool:
+        """Whether a test passes without any fault, also one that no picked entry names."""
+        if test not in self.vouched:
+            self.baseline([test], [], self.reference)
+        return self.vouched[test]
 
     def _plain(self, group: list[str], mode: str) -> dict[str, dict[str, Any]]:
         reply = self.ask(NOTHING, mode, group)

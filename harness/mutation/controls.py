@@ -52,14 +52,18 @@ def _set_trap(campaign: Campaign, function: Function, tests: Sequence[str]) -> R
     return record
 
 
-def run_controls(campaign: Campaign, found: Places, records: Sequence[Record]) -> list[Record]:
-    """Null mutants, the null forms, and one canary per mutated file: all that the records make a run owe."""
+def run_controls(campaign: Campaign, found: Places, whole: Places, records: Sequence[Record]) -> list[Record]:
+    """Null mutants, the null forms, and one canary per mutated file: all that the records make a run owe.
+
+    `found` are the places of the judged entries, `whole` those of the whole catalogue: whether a file is heard
+    must not hang on which of its entries somebody picked.
+    """
     speaking = owed.reaching(records)
     nulls = [_null(campaign, found, each, speaking) for each in owed.nulls(found, records)]
     forms = owed.forms(campaign.root, found, records)
     nulls += [_form(campaign, found, each, text) for each, text in forms.items()]
     todo: list[Callable[[], Record]] = [partial(_run_null, campaign, *control) for control in nulls]
-    todo += [partial(_run_canary, campaign, found, each.file) for each in owed.canaries(found)]
+    todo += [partial(_run_canary, campaign, whole, each.file) for each in owed.canaries(found)]
     return campaign.each(lambda action: action(), todo)
 
 
@@ -112,6 +116,8 @@ def _run_canary(campaign: Campaign, found: Places, file: str) -> Record:
         fault = prepare.make_fault({file: (text, candidate.text)})
         speakers = found.functions.get((file, candidate.function), ())
         for test in list(dict.fromkeys([*speakers, *tests]))[:4]:
+            if not campaign.vouches_for(test):
+                continue
             reply = campaign.ask(fault, campaign.reference, [test])
             seen = observations(reply, campaign.reference, "canary", [test])[test]
             record.update(function=candidate.function, form=candidate.name, test=test, seen=seen)

@@ -97,7 +97,7 @@ def execute(
         log = journal.Journal(root / settings.reports / journal.NAME, inputs, resume)
         finished = False
         try:
-            plan = _Plan(chosen, jobs, tell, log, whole_matrix, shuffle)
+            plan = _Plan(chosen, catalogue.mutants, jobs, tell, log, whole_matrix, shuffle)
             predicate, notes, rows = _judge_all(root, settings, catalogue, plan)
             finished = True
         finally:
@@ -133,9 +133,10 @@ def execute(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What a run is to do, resolved."""
+    """What a run is to do, resolved: `chosen` of all the entries that there are."""
 
     chosen: Sequence[Mutant]
+    entries: Sequence[Mutant]
     jobs: int
     tell: Callable[[str], None]
     log: journal.Journal
@@ -249,7 +250,9 @@ def _campaign(
     predicate["mutants"] = sorted(records, key=lambda record: str(record["id"]))
     rows = matrix.fill(campaign, plan.chosen, predicate["mutants"]) if plan.matrix else None
     campaign.tell("controls")
-    predicate["controls"] = traps + controls.run_controls(campaign, found, predicate["mutants"])
+    predicate["controls"] = traps + controls.run_controls(
+        campaign, found, owed.places(campaign.root, plan.entries), predicate["mutants"]
+    )
     campaign.tell("baseline again")
     predicate["baseline"]["after"] = _baseline_after(campaign, killers, others)
     return rows

@@ -203,6 +203,15 @@ def test_only_of_an_unknown_id_names_the_nearest(project: Path, monkeypatch: pyt
     assert (ran.code, ran.text) == (2, "--only the-fall: there is no such mutant; did you mean 'the-fault'?")
 
 
+def test_a_file_is_heard_whichever_of_its_entries_is_picked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The killer of `picked` sees this one fault and crashes on all others; another entry's killer hears canaries.
+    root = lay(read("deaf_killer"), tmp_path / "project")
+    ran = run(root, monkeypatch, "--only", "picked", "-j", "2")
+    assert ran.code == 0 and "canary: 1 of 1 behaved" in ran.text, ran.text
+
+
 def test_rowproof_names_its_commands_and_refuses_others() -> None:
     for arguments, code in ((["--help"], 0), ([], 2), (["mutat"], 2)):
         done = subprocess.run(
