@@ -9,8 +9,11 @@ Flags of a run; with none of them the whole catalogue is run:
     --report-only       print the last evidence again; runs nothing
     --matrix            also judge each entry by every test that executes what it changes; finds twins
     --resume            go on with a run that was killed: its kills count if no input has changed
+    --since REV         judge the entries whose inputs changed since a git revision; likewise
+    --shard K/N         judge part K (from 0) of N; writes reports/shard-K-of-N.json, for `gate merge`
     --isolation WAY     an audit: judge all by reimport, or all by spawn (an interpreter each); writes
                         reports/partial.json and compares every verdict with the evidence
+    --audit N           the same for N entries, drawn and shuffled by the evidence's seal, by spawn
     --shuffle SEED      judge the entries in another order; the evidence must not change by a byte
     -j N                judgements at a time (default: the machine's cores)
 
@@ -21,21 +24,17 @@ Sub-commands: `list` (all entries with their last verdicts), `show ID` (one entr
 from __future__ import annotations
 
 import os
-import platform
-import sys
-import time
-from collections.abc import Callable
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 import typer
 
 from .exit_codes import ExitCode
 from .mutation import catalogue as catalogue_file
-from .mutation.errors import InputRefused, InstrumentBroken, did_you_mean
-from .mutation.settings import Settings, load_settings
+from .mutation.errors import InputRefused, did_you_mean
+from .mutation.settings import load_settings
+from .project import guarded, last_records, leave, progress, say, valid
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=False)
 Ids = Annotated[list[str] | None, typer.Option("--only", metavar="ID", help="Judge these entries only.")]
@@ -65,6 +64,13 @@ def mutate(
     isolation: Annotated[
         Isolation | None, typer.Option(help="Judge by this alone; an audit, compared with the evidence.")
     ] = None,
+    audit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Judge a sample of N again, an interpreter each.")
+    ] = None,
+    shard: Annotated[str | None, typer.Option(metavar="K/N", help="Judge part K (from 0) of N.")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="REV", help="Judge what changed since a revision.")
+    ] = None,
     jobs: Jobs = CORES,
 ) -> None:
     """Judge every fault of the catalogue by its named checks."""
@@ -77,7 +83,21 @@ def mutate(
     elif report_only:
         leave(_report_only())
     else:
-        leave(_run(tuple(only or ()), tuple(theme or ()), jobs, resume, matrix, shuffle, isolation))
+        from .mutate_run import Asked, run
+
+        asked = Asked(
+            only=tuple(only or ()),
+            themes=tuple(theme or ()),
+            jobs=jobs,
+            resume=resume,
+            matrix=matrix,
+            shuffle=shuffle,
+            isolation=isolation.value if isolation else None,
+            audit=audit,
+            shard=shard,
+            since=since,
+        )
+        leave(run(asked, progress()))
 
 
 @app.command("list")
@@ -85,8 +105,8 @@ def list_entries() -> None:
     """Print every entry with its theme, expectation and last verdict."""
     from .report import entries
 
-    root, settings, found = _valid()
-    for line in entries.listing(found.mutants, _last_records(root, settings)):
+    root, settings, found = valid()
+    for line in entries.listing(found.mutants, last_records(root, settings)):
         typer.echo(line)
 
 
@@ -95,9 +115,9 @@ def show(name: Annotated[str, typer.Argument(metavar="ID")]) -> None:
     """Print one entry as a diff, with its last outcome and killers."""
     from .report import entries
 
-    root, settings, found = _valid()
+    root, settings, found = valid()
     mutant = _named(name, found)
-    for line in entries.shown(root, mutant, _last_records(root, settings).get(name)):
+    for line in entries.shown(root, mutant, last_records(root, settings).get(name)):
         typer.echo(line)
 
 
@@ -107,9 +127,9 @@ def explain(name: Annotated[str, typer.Argument(metavar="ID")]) -> None:
     from .mutation import prepare
     from .report import entries
 
-    root, settings, found = _valid()
+    root, settings, found = valid()
     mutant = _named(name, found)
-    record = _last_records(root, settings, partial_too=True).get(name)
+    record = last_records(root, settings, partial_too=True).get(name)
     if record is None:
         say([f"{name} was not judged yet; run `python -m harness.mutate --only {name}`"])
         leave(ExitCode.ABSENT)
@@ -143,49 +163,11 @@ def add(
         typer.echo(line)
 
 
-def leave(code: ExitCode) -> NoReturn:
-    """End the command with an exit code."""
-    raise typer.Exit(int(code))
-
-
-def say(lines: tuple[str, ...] | list[str]) -> None:
-    """Print sentences to standard error."""
-    for line in lines:
-        typer.echo(line, err=True)
-
-
-def _valid() -> tuple[Path, Settings, catalogue_file.Catalogue]:
-    """The project in the current folder; raises InputRefused with every problem of its catalogue."""
-    root = Path.cwd()
-    settings = load_settings(root)
-    found = catalogue_file.load(root, settings)
-    if found.problems:
-        raise InputRefused(found.problems)
-    return root, settings, found
-
-
 def _named(name: str, found: catalogue_file.Catalogue) -> catalogue_file.Mutant:
     mutant = found.by_id().get(name)
     if mutant is None:
         raise InputRefused([f"there is no mutant '{name}'{did_you_mean(name, found.by_id())}"])
     return mutant
-
-
-def _last_records(root: Path, settings: Settings, partial_too: bool = False) -> dict[str, Any]:
-    """Records by id of the last full run; with `partial_too`, newer ones of a filtered run come first."""
-    from .mutation import evidence
-
-    paths = [root / settings.reports / evidence.EVIDENCE]
-    if partial_too:
-        paths.append(root / settings.reports / evidence.PARTIAL)
-    records: dict[str, Any] = {}
-    for path in sorted((p for p in paths if p.exists()), key=lambda p: p.stat().st_mtime):
-        try:
-            data = evidence.load(path, path.name)
-        except evidence.EvidenceLost:
-            continue
-        records |= {record["id"]: record for record in data["predicate"]["mutants"]}
-    return records
 
 
 def _check() -> ExitCode:
@@ -195,55 +177,6 @@ def _check() -> ExitCode:
     state = f"{len(found.problems)} problems" if found.problems else "no problems"
     typer.echo(f"{len(found.mutants)} valid entries in {found.files} files: {state}")
     return ExitCode.USAGE if found.problems else ExitCode.OK
-
-
-def _run(
-    only: tuple[str, ...],
-    themes: tuple[str, ...],
-    jobs: int,
-    resume: bool,
-    whole_matrix: bool,
-    shuffle: int | None,
-    isolation: Isolation | None,
-) -> ExitCode:
-    from .mutation import audit, evidence, run
-    from .mutation import matrix as kill_matrix
-    from .mutation.decide import exit_code
-    from .report import console, markdown
-
-    root, settings, found = _valid()
-    before = _last_records(root, settings)
-    if isolation is not None:
-        settings = replace(settings, isolation=isolation.value)
-    selection = run.Selection(only, themes, audit=isolation is not None)
-    outcome = run.execute(root, settings, found, selection, jobs, _progress(), resume, whole_matrix, shuffle)
-    predicate = outcome.predicate
-    if predicate["complete"]:
-        text = markdown.markdown(predicate, outcome.notes, outcome.findings)
-        evidence.write_atomically(root / settings.reports / evidence.MARKDOWN, text.encode())
-    console.print_report(predicate, outcome.notes, outcome.findings)
-    if outcome.matrix is not None:
-        console.print_matrix(outcome.matrix, kill_matrix.study(outcome.matrix.rows, found.mutants))
-    findings = list(outcome.findings)
-    if isolation is not None:
-        different = audit.differences(before, predicate["mutants"])
-        console.print_audit(isolation.value, predicate["mutants"], different)
-        findings += different
-    code = exit_code(findings)
-    console.print_last_line(code)
-    return code
-
-
-def _progress() -> Callable[[str], None]:
-    """Progress goes to a terminal only, one overwritten line; a log file gets none."""
-    if not sys.stderr.isatty():
-        return lambda text: None
-
-    def tell(text: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{text[:100]}\r")
-        sys.stderr.flush()
-
-    return tell
 
 
 def _report_only() -> ExitCode:
@@ -268,36 +201,6 @@ def _report_only() -> ExitCode:
     code = exit_code(findings)
     console.print_last_line(code)
     return code
-
-
-def guarded(command: typer.Typer, name: str) -> None:
-    """Run a command; refusals become sentences and exit codes, never tracebacks."""
-    try:
-        command(prog_name=name)
-    except InputRefused as error:
-        say(error.problems)
-        sys.exit(int(ExitCode.USAGE))
-    except InstrumentBroken as error:
-        say([str(error)])
-        sys.exit(int(ExitCode.INSTRUMENT))
-    except KeyboardInterrupt:
-        say(["interrupted; nothing of this run was written as evidence"])
-        sys.exit(int(ExitCode.INTERRUPTED))
-    except OSError as error:
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        say(
-            [
-                f"{error.filename or 'the reports'}: {error.strerror}; process {os.getpid()} on {platform.node()} "
-                f"gave up at {since}; nothing of this run was written as evidence; mend it and go on with --resume"
-            ]
-        )
-        sys.exit(int(ExitCode.INSTRUMENT))
-    except Exception as error:  # noqa: BLE001 - the last resort has an exit code of its own
-        import traceback
-
-        traceback.print_exc()
-        say([f"internal error: {type(error).__name__}: {error}; please report it with the lines above"])
-        sys.exit(int(ExitCode.INTERNAL))
 
 
 def main() -> None:

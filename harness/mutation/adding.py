@@ -24,6 +24,7 @@ from .prepare import Fault
 from .run import locked
 from .servers import Servers
 from .settings import Settings
+from .toml_text import quoted, toml_string
 from .verdict import Reading, read
 
 
@@ -165,27 +166,13 @@ def entry(wanted: Wanted, edit: Edit, killers: list[str]) -> bytes:
     """The entry as TOML, code in literal strings where that is possible."""
     lines = [
         "[[mutant]]",
-        f"id = {_text(wanted.id)}",
-        f"file = {_text(edit.file)}",
-        f"scope = {_text(edit.scope)}",
-        f"find = {_code(edit.find)}",
-        f"replace = {_code(edit.replace)}",
-        f"because = {_text(wanted.because)}",
-        f"origin = {_text(wanted.origin)}",
-        f"killed_by = [{', '.join(_text(test) for test in killers)}]",
+        f"id = {quoted(wanted.id)}",
+        f"file = {quoted(edit.file)}",
+        f"scope = {quoted(edit.scope)}",
+        f"find = {toml_string(edit.find)}",
+        f"replace = {toml_string(edit.replace)}",
+        f"because = {quoted(wanted.because)}",
+        f"origin = {quoted(wanted.origin)}",
+        f"killed_by = [{', '.join(quoted(test) for test in killers)}]",
     ]
     return ("\n".join(lines) + "\n").encode()
-
-
-def _text(value: str) -> str:
-    # TOML's basic strings escape as JSON does.
-    import json
-
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _code(value: str) -> str:
-    # A newline right after the opening quotes is dropped by TOML, so a leading one is doubled.
-    if "'''" in value or "\r" in value or value.endswith("'"):
-        return _text(value)
-    return f"'''\n{value}'''" if value.startswith("\n") else f"'''{value}'''"

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from . import nearest
 from .errors import did_you_mean
+from .toml_text import toml_string
 
 MODULE = "<module>"
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -76,13 +78,13 @@ def _table(text: str) -> tuple[tuple[str, bool, int, int], ...]:
     )
 
 
-def _spans(text: str, scope: str) -> list[tuple[int, int]]:
-    if scope == MODULE:
+def _spans(text: str, edit: Edit) -> list[tuple[int, int]]:
+    if edit.scope == MODULE:
         return [(0, len(text))]
-    spans = [(low, high) for name, _, low, high in _table(text) if name == scope]
+    spans = [(low, high) for name, _, low, high in _table(text) if name == edit.scope]
     if not spans:
-        near = did_you_mean(scope, [name for name, *_ in _table(text)])
-        raise AnchorLost(f"there is no definition '{scope}'{near}")
+        near = did_you_mean(edit.scope, [name for name, *_ in _table(text)])
+        raise AnchorLost(f"there is no definition '{edit.scope}'{near}{_nearest(text, edit, ())}")
     return spans
 
 
@@ -97,18 +99,55 @@ def locate(text: str, edit: Edit) -> int:
     """Return the offset of the anchor; raises AnchorLost unless it occurs exactly once."""
     if not edit.find:
         raise AnchorLost("find is empty; give the text to be replaced")
-    found = {at for low, high in _spans(text, edit.scope) for at in _occurrences(text, edit.find, low, high)}
+    spans = _spans(text, edit)
+    found = {at for low, high in spans for at in _occurrences(text, edit.find, low, high)}
     if len(found) == 1:
         return found.pop()
     if found:
-        lines = ", ".join(str(text.count("\n", 0, at) + 1) for at in sorted(found))
+        lines = ", ".join(str(_line(text, at)) for at in sorted(found))
         raise AnchorLost(
             f"the anchor occurs {len(found)} times inside '{edit.scope}' (lines {lines}), should be once; "
-            "lengthen find"
+            f"lengthen find{_longer(text, edit, spans, sorted(found))}"
         )
     elsewhere = text.count(edit.find)
     hint = f"it occurs {elsewhere} times elsewhere in the file" if elsewhere else "it is nowhere in the file"
-    raise AnchorLost(f"the anchor occurs 0 times inside '{edit.scope}', should be once; {hint}")
+    raise AnchorLost(
+        f"the anchor occurs 0 times inside '{edit.scope}', should be once; {hint}{_nearest(text, edit, spans)}"
+    )
+
+
+def _line(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
+
+
+def _longer(text: str, edit: Edit, spans: Sequence[tuple[int, int]], found: Sequence[int]) -> str:
+    """For each occurrence, the lines to paste that mean this one and no other."""
+    told = ""
+    for at in found:
+        low, high = next((low, high) for low, high in spans if low <= at < high)
+        longer = nearest.longer(text, at, edit.find, edit.replace, low, high)
+        if longer is not None:
+            told += f"; for line {_line(text, at)}:\n{_lines(find=longer[0], replace=longer[1])}"
+    return told
+
+
+def _nearest(text: str, edit: Edit, spans: Sequence[tuple[int, int]]) -> str:
+    """The lines to paste where the anchor has moved or changed, if there is such a place."""
+    scope = nearest.moved(
+        text, edit.find, [(MODULE, 0, len(text)), *((n, lo, hi) for n, _, lo, hi in _table(text))]
+    )
+    if scope is not None:
+        return f"; it now stands in line {_line(text, text.index(edit.find))}:\n{_lines(scope=scope)}"
+    for low, high in spans:
+        found = nearest.nearest(text[low:high], edit.find)
+        if found is not None and all(text.count(found[0], *span) == (span == (low, high)) for span in spans):
+            at = f"line {_line(text, low + found[1])}, {found[2]:.0%} alike"
+            return f"; the nearest text there ({at}):\n{_lines(find=found[0])}"
+    return ""
+
+
+def _lines(**values: str) -> str:
+    return "\n".join(f"    {key} = {toml_string(value)}" for key, value in values.items())
 
 
 def _occurrences(text: str, find: str, low: int, high: int) -> Iterator[int]:

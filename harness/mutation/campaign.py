@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -77,6 +78,7 @@ class Campaign:
     jobs: int
     tell: Callable[[str], None] = lambda text: None
     seconds: dict[str, float] = field(default_factory=dict)
+    seconds_by_entry: dict[str, float] = field(default_factory=dict)
     messages: dict[str, dict[str, str]] = field(default_factory=dict)
     untrapped: dict[tuple[str, str], str] = field(default_factory=dict)
     vouched: dict[str, bool] = field(default_factory=dict)
@@ -172,6 +174,7 @@ class Campaign:
 
     def judge(self, mutant: Mutant, green: Sequence[str]) -> Record:
         """Judge one entry completely and return its record for the evidence."""
+        begun = time.monotonic()
         fault = prepare.of_mutant(self.root, mutant)
         mode, why = self._mode(fault)
         record: Record = {
@@ -199,6 +202,7 @@ class Campaign:
                 record["widened"] = self._widen(fault, mutant)
         ruling = rule(record)
         record.update(verdict=ruling.verdict.value, reason=ruling.reason, killed=list(ruling.killed))
+        self.seconds_by_entry[mutant.id] = round(time.monotonic() - begun, 3)
         self.tell(f"{mutant.id}: {ruling.verdict}")
         return record
 

@@ -93,8 +93,10 @@ class Catalogue:
     mutants: list[Mutant] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     files: int = 0
+    # Of broken entries too: they are in the catalogue, only nobody can judge them.
     ids: set[str] = field(default_factory=set)
     twins: list[tuple[str, str]] = field(default_factory=list)
+    themes: set[str] = field(default_factory=set)
 
     def by_id(self) -> dict[str, Mutant]:
         """Entries by id."""
@@ -113,6 +115,7 @@ def load(root: Path, settings: Settings) -> Catalogue:
     seen: dict[str, str] = {}
     for path in sorted(folder.glob("*.toml")):
         result.files += 1
+        result.themes.add(path.stem)
         _load_file(root, settings, path, seen, result)
     result.problems += _dangling_twins(result)
     return result

@@ -82,11 +82,10 @@ def answer(context: Context, job: dict[str, Any], line: Line, basetemp: str) -> 
     named = {context.real(file): file for file in job.get("map", {})}
     lines = sorted((named[path], name, line) for path, name, line in mapper.lines)
     late = third_party(context.sources.project, known)
-    told = guests.told()
     for path, value in guests.served().items():
         if job["mode"] != "swap" and done["applied"].get(files.get(path, "")) is None and path in files:
             done["applied"][files[path]] = value
-    line.say("done", trap=trap.hit, left=list(_left), joined=bool(told), late=late, lines=lines, **done)
+    line.say("done", trap=trap.hit, late=late, lines=lines, **done)
 
 
 def _become_another(context: Context, job: dict[str, Any], fd: int, basetemp: str) -> None:
@@ -210,21 +209,29 @@ def _run(
         if os.getpid() != here:
             guests.note_reach()
 
+    # What configuring and importing did, every test of this fork has done; what a test did, it alone, so that
+    # its observation is the same in any company.
+    early, ever = set(_left), bool(_left)
     for node in nodes:
         if node not in sitting.items:
-            results.append({"node": node, "collected": False, "phases": [], "reached": hit, "stale": False})
+            results.append({"node": node, "collected": False, "phases": [], "reached": hit, "stale": False,
+                            "left": sorted(early), "joined": False})  # fmt: skip
             continue
+        _left.clear()
         reach = Reach({} if hit else watch, old)
         reach.when_found = found
         reach.start()
         phases = sitting.run(node)
         reach.stop()
-        reached = hit or reach.hit or (bool(_left) and guests.reached())
+        ever |= bool(_left)
+        reached = hit or reach.hit or (ever and guests.reached())
         # In a matrix one test may read what an earlier one of its fork has prepared, so reach is the fork's.
         hit = reached if together else hit
+        left = early | _left
         results.append(
-            {"node": node, "collected": True, "phases": phases, "reached": reached, "stale": reach.stale}
-        )
+            {"node": node, "collected": True, "phases": phases, "reached": reached, "stale": reach.stale,
+             "left": sorted(left), "joined": bool(left) and bool(guests.told())}
+        )  # fmt: skip
     return results
 
 

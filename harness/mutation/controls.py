@@ -6,7 +6,7 @@ must. If one did not, the run is void, whatever the mutants say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,11 +19,11 @@ from .prepare import Fault
 from .verdict import Reading, read
 
 
-def set_traps(campaign: Campaign, found: Places) -> list[Record]:
-    """One trap per mutated function: swapped code must run, or the function is judged by reimport."""
+def set_traps(campaign: Campaign, found: Places, names: Collection[str]) -> list[Record]:
+    """One trap per function that these entries change: swapped code must run, or reimport judges it."""
     if campaign.servers.swap_refused:
         return []
-    records = campaign.each(lambda item: _set_trap(campaign, *item), owed.trappable(found))
+    records = campaign.each(lambda item: _set_trap(campaign, *item), owed.trappable(found, names))
     for record in records:
         if not record["hit"]:
             where = (record["file"], record["function"])
@@ -55,24 +55,22 @@ def _set_trap(campaign: Campaign, function: Function, tests: Sequence[str]) -> R
 def run_controls(campaign: Campaign, found: Places, whole: Places, records: Sequence[Record]) -> list[Record]:
     """Null mutants, the null forms, and one canary per mutated file: all that the records make a run owe.
 
-    `found` are the places of the judged entries, `whole` those of the whole catalogue: whether a file is heard
-    must not hang on which of its entries somebody picked.
+    `found` are the places of the entries that the run is about, `whole` those of the whole catalogue: whether a
+    file is heard must not hang on which of its entries somebody picked.
     """
-    speaking = owed.reaching(records)
-    nulls = [_null(campaign, found, each, speaking) for each in owed.nulls(found, records)]
+    nulls = [_null(campaign, found, each) for each in owed.nulls(found, records)]
     forms = owed.forms(campaign.root, found, records)
     nulls += [_form(campaign, found, each, text) for each, text in forms.items()]
     todo: list[Callable[[], Record]] = [partial(_run_null, campaign, *control) for control in nulls]
-    todo += [partial(_run_canary, campaign, whole, each.file) for each in owed.canaries(found)]
+    todo += [partial(_run_canary, campaign, whole, each.file) for each in owed.canaries(found, records)]
     return campaign.each(lambda action: action(), todo)
 
 
 _Null = tuple[Record, Fault, str, tuple[str, ...]]
 
 
-def _null(campaign: Campaign, found: Places, null: Owed, speaking: set[str]) -> _Null:
+def _null(campaign: Campaign, found: Places, null: Owed) -> _Null:
     """The function recompiled unchanged."""
-    tests = sorted(found.functions[null.file, null.function], key=lambda test: test not in speaking)
     fault = Fault(
         overlay={null.file: owed.source(campaign.root, null.file)},
         watch={null.file: ((null.function, 0),)},
@@ -80,7 +78,7 @@ def _null(campaign: Campaign, found: Places, null: Owed, speaking: set[str]) -> 
         trace_import=null.function == MODULE,
         null={null.file: null.function},
     )
-    return _record(null), fault, null.mode, tuple(tests)
+    return _record(null), fault, null.mode, found.functions[null.file, null.function]
 
 
 def _form(campaign: Campaign, found: Places, form: Owed, text: str) -> _Null:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_NOT_COLLECTED: dict[str, Any] = {"collected": False, "phases": [], "reached": False, "stale": False}
+_NOT_COLLECTED: dict[str, Any] = {
+    "collected": False,
+    "phases": [],
+    "reached": False,
+    "stale": False,
+    "left": [],
+    "joined": False,
+}
 
 
 def observations(
@@ -25,8 +32,6 @@ def observations(
             **shared,
             "broken": _strip(broken["leaves"]) if broken else [],
             **_facts(results.get(node, _NOT_COLLECTED)),
-            "left": sorted(answer["left"]),
-            "joined": answer["joined"],
         }
         for node in nodes
     }
@@ -47,6 +52,8 @@ def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
         "reached": result["reached"],
         "stale": result["stale"],
         "phases": phases,
+        "left": result["left"],
+        "joined": result["joined"],
     }
 
 

@@ -7,11 +7,14 @@ The run plans by this and the gate asks for the same, so a control that was neve
     null form       identity and comment at the first place that a killer reaches; a renamed local at the
                     first that has one to rename
     canary          every mutated file
+
+In a shard the places are those of the whole catalogue: a control has the same speakers there as in one
+run of all, so what two shards both made is the same, and together they made all that one run owes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,9 +107,10 @@ def forms(root: Path, found: Places, records: Records) -> dict[Owed, str]:
     return result
 
 
-def canaries(found: Places) -> list[Owed]:
-    """A canary for each file that has a killer to speak for it."""
-    return [Owed(CANARY, file) for file, tests in found.files.items() if tests]
+def canaries(found: Places, records: Records) -> list[Owed]:
+    """A canary for each judged file that has a killer to speak for it."""
+    judged = {file for record in records for file in record["sources"]}
+    return [Owed(CANARY, file) for file, tests in found.files.items() if tests and file in judged]
 
 
 def missing(root: Path, mutants: Sequence[Mutant], predicate: Mapping[str, Any]) -> Iterator[str]:
@@ -120,7 +124,7 @@ def missing(root: Path, mutants: Sequence[Mutant], predicate: Mapping[str, Any])
         *traps(found, records),
         *nulls(found, records),
         *forms(root, found, records),
-        *canaries(found),
+        *canaries(found, records),
     ):
         if owed not in there:
             yield f"there is no {owed}"
@@ -160,6 +164,32 @@ def source(root: Path, file: str) -> str:
     return read_source(str(root / file))
 
 
-def trappable(found: Places) -> list[tuple[Function, tuple[str, ...]]]:
-    """Functions that a trap can be set in, each with its killers."""
-    return [(place, tests) for place, tests in found.functions.items() if place[1] != MODULE and tests]
+def trappable(found: Places, names: Collection[str]) -> list[tuple[Function, tuple[str, ...]]]:
+    """Functions that these entries change and that a trap can be set in, each with its killers."""
+    touched = {place for name in names for place in found.by_mutant[name]}
+    return [
+        (place, tests)
+        for place, tests in found.functions.items()
+        if place in touched and place[1] != MODULE and tests
+    ]
+
+
+def key(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which control a record is of."""
+    return (record["control"], record["file"], record["function"] or "", record.get("mode") or "")
+
+
+def in_order(records: Records) -> list[dict[str, Any]]:
+    """Recorded controls in an order that does not depend on which machine ran them."""
+    return [dict(record) for record in sorted(records, key=key)]
+
+
+def merged(root: Path, mutants: Sequence[Mutant], records: Records, made: Records) -> list[dict[str, Any]]:
+    """The controls of all shards as one run has them: each once, and a null form at one place only."""
+    owing = set(forms(root, places(root, mutants), records))
+    kept = {key(each): each for each in made if not _is_form(each) or _recorded(each) in owing}
+    return in_order(list(kept.values()))
+
+
+def _is_form(record: Mapping[str, Any]) -> bool:
+    return record["control"] in (IDENTITY, COMMENT, RENAMED)

@@ -2,6 +2,7 @@
 
 reports/evidence.json   what was observed and what it means (equal runs, equal bytes)
 reports/partial.json    the same form, for a run with any selection; the gate refuses it
+reports/shard-K-of-N.json  the same form, with the notes inside, for `gate merge`
 reports/run.json        times, host, worker count, messages: what may differ between equal runs
 """
 
@@ -11,54 +12,22 @@ import os
 import platform
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import controls, decide, evidence, journal, matrix, owed, recheck
+from ..exit_codes import ExitCode
+from . import controls, decide, evidence, journal, matrix, owed, recheck, shards
 from .campaign import Campaign, passed
 from .catalogue import Catalogue, Mutant
-from .errors import InputRefused, InstrumentBroken, did_you_mean
+from .errors import InputRefused, InstrumentBroken
 from .inputs import tree_digests, versions
+from .ready import get_ready, killers_of
+from .selection import Selection
 from .servers import Servers
 from .settings import Settings
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which entries to judge; any selection makes the run partial."""
-
-    only: tuple[str, ...] = ()
-    themes: tuple[str, ...] = ()
-    # An audit judges in another way than the settings say, so its result is no evidence.
-    audit: bool = False
-
-    @property
-    def partial(self) -> bool:
-        """True when not everything is judged."""
-        return bool(self.only or self.themes or self.audit)
-
-    def pick(self, catalogue: Catalogue) -> list[Mutant]:
-        """The selected entries; raises InputRefused for a name that selects nothing."""
-        ids = set(catalogue.by_id())
-        themes = {mutant.theme for mutant in catalogue.mutants}
-        problems = [
-            f"--only {n}: there is no such mutant{did_you_mean(n, ids)}" for n in self.only if n not in ids
-        ]
-        problems += [
-            f"--theme {name}: there is no such theme{did_you_mean(name, themes)}"
-            for name in self.themes
-            if name not in themes
-        ]
-        if problems:
-            raise InputRefused(problems)
-        return [
-            m
-            for m in catalogue.mutants
-            if (not self.only or m.id in self.only) and (not self.themes or m.theme in self.themes)
-        ]
 
 
 @dataclass
@@ -88,25 +57,30 @@ def execute(
     whole_matrix: bool = False,
     shuffle: int | None = None,
 ) -> Outcome:
-    """Run the catalogue and write the results; raises InputRefused or InstrumentBroken."""
+    """Run the catalogue and write the results; raises InputRefused or InstrumentBroken.
+
+    Entries that are broken are told and left out; what could be judged is judged, and is no evidence.
+    """
     chosen = selection.pick(catalogue)
+    if catalogue.problems and (not chosen or selection.shard is not None):
+        raise InputRefused(catalogue.problems)
     begun = time.time()
     with locked(root, settings):
         before = tree_digests(root, settings)
+        shards.demand_tracked(settings, before, selection.shard)
         inputs = journal.inputs_digest(before, versions(), settings.effective())
         log = journal.Journal(root / settings.reports / journal.NAME, inputs, resume)
         finished = False
         try:
-            plan = _Plan(chosen, catalogue.mutants, jobs, tell, log, whole_matrix, shuffle)
-            predicate, notes, rows = _judge_all(root, settings, catalogue, plan)
+            everyone = chosen if selection.shard is None else catalogue.mutants
+            plan = _Plan(chosen, everyone, catalogue.mutants, jobs, tell, log, whole_matrix, shuffle)
+            judged = _judge_all(root, settings, plan)
             finished = True
         finally:
             log.close(finished)
+        predicate, notes, problems = judged.predicate, judged.notes, [*catalogue.problems, *judged.problems]
         predicate["tree_unchanged"] = tree_digests(root, settings) == before
-        predicate["complete"] = not selection.partial
-        if selection.partial:
-            predicate["catalogue"] = [_entry(mutant) for mutant in chosen]
-        made = evidence.statement(before, predicate)
+        predicate["complete"] = not selection.partial and not problems
         notes |= {
             "host": platform.node(),
             "jobs": jobs,
@@ -114,28 +88,42 @@ def execute(
             "hash_seed": os.environ.get("PYTHONHASHSEED", "0"),
             "begun": begun,
             "seconds": time.time() - begun,
-            "evidence_seal": made["seal"],
         }
-        name = evidence.PARTIAL if selection.partial else evidence.EVIDENCE
-        written = root / settings.reports / name
+        if selection.shard is not None:
+            predicate["shard"] = selection.shard.told(catalogue.mutants)
+            predicate["notes"] = notes
+        made = evidence.statement(before, predicate)
+        notes = {**notes, "evidence_seal": made["seal"]}
+        written = root / settings.reports / _name(predicate, selection)
         evidence.write_atomically(written, evidence.canonical(made))
-        if not selection.partial:
+        if predicate["complete"]:
             evidence.write_atomically(root / settings.reports / evidence.RUN, evidence.canonical(notes))
-        findings = decide.weigh(made["predicate"])
+        findings = [decide.Finding(ExitCode.USAGE, problem) for problem in problems]
+        findings += decide.weigh(made["predicate"])
         if predicate["tree_unchanged"]:
-            findings += decide.uncontrolled(root, chosen, made["predicate"])
-        if rows is not None:
-            findings += matrix.findings(rows.rows, chosen)
-            bound = {"evidence_seal": made["seal"], **rows.as_data()}
+            findings += decide.uncontrolled(root, plan.everyone, made["predicate"])
+        if judged.matrix is not None:
+            findings += matrix.findings(judged.matrix.rows, plan.chosen)
+            bound = {"evidence_seal": made["seal"], **judged.matrix.as_data()}
             evidence.write_atomically(root / settings.reports / matrix.NAME, evidence.canonical(bound))
-    return Outcome(made, notes, written, findings, rows)
+    return Outcome(made, notes, written, findings, judged.matrix)
 
 
-@dataclass(frozen=True)
+def _name(predicate: Mapping[str, Any], selection: Selection) -> str:
+    if selection.shard is not None:
+        return selection.shard.file
+    return evidence.EVIDENCE if predicate["complete"] else evidence.PARTIAL
+
+
+@dataclass
 class _Plan:
-    """What a run is to do, resolved: `chosen` of all the entries that there are."""
+    """What a run is to do, resolved: `chosen` are judged, of all the `entries` that there are.
+
+    A shard prepares for `everyone`, as one run of all would, so that it judges and controls in the same way.
+    """
 
     chosen: Sequence[Mutant]
+    everyone: Sequence[Mutant]
     entries: Sequence[Mutant]
     jobs: int
     tell: Callable[[str], None]
@@ -150,6 +138,22 @@ class _Plan:
         if self.shuffle is not None:
             random.Random(self.shuffle).shuffle(mutants)
         return mutants
+
+    def leave_out(self, names: Collection[str]) -> None:
+        """Go on without entries that turned out to be broken."""
+        self.chosen = [mutant for mutant in self.chosen if mutant.id not in names]
+        self.everyone = [mutant for mutant in self.everyone if mutant.id not in names]
+        self.entries = [mutant for mutant in self.entries if mutant.id not in names]
+
+
+@dataclass
+class _Judged:
+    """The evidence's predicate, the notes, what is wrong with entries, and the kill matrix if it was asked for."""
+
+    predicate: dict[str, Any]
+    notes: dict[str, Any]
+    problems: list[str] = field(default_factory=list)
+    matrix: matrix.Matrix | None = None
 
 
 @contextmanager
@@ -193,53 +197,54 @@ def _entry(mutant: Mutant) -> dict[str, Any]:
     }
 
 
-def _judge_all(
-    root: Path, settings: Settings, catalogue: Catalogue, plan: _Plan
-) -> tuple[dict[str, Any], dict[str, Any], matrix.Matrix | None]:
-    """Returns the evidence's predicate, the notes, and the kill matrix if it was asked for."""
+def _judge_all(root: Path, settings: Settings, plan: _Plan) -> _Judged:
     predicate: dict[str, Any] = {
         "versions": versions(),
         "configuration": settings.effective(),
-        "catalogue": [_entry(mutant) for mutant in catalogue.mutants],
+        "catalogue": [_entry(mutant) for mutant in plan.chosen],
         "baseline": {"before": {}, "after": {}},
         "mutants": [],
         "controls": [],
         "swap_refused": None,
     }
     if not plan.chosen:
-        return (
-            predicate,
-            {"messages": {}, "seconds_by_test": {}, "spent": {}, "resumed": [], "rolled_back": []},
-            None,
-        )
+        empty: dict[str, Any] = {
+            name: {} for name in ("messages", "seconds_by_test", "seconds_by_entry", "spent")
+        }
+        return _Judged(predicate, {**empty, "resumed": [], "rolled_back": []})
     with Servers(root, settings, plan.jobs) as servers:
         campaign = Campaign(root, settings, servers, plan.jobs, plan.tell)
-        greens = _get_ready(campaign, plan.chosen, plan.matrix)
+        ready = get_ready(campaign, plan.everyone, plan.matrix)
+        problems = [problem for found in ready.problems.values() for problem in found]
+        if problems and plan.everyone is not plan.chosen:
+            raise InputRefused(problems)
+        plan.leave_out(ready.problems)
+        predicate["catalogue"] = [_entry(mutant) for mutant in plan.chosen]
         predicate["swap_refused"] = servers.swap_refused
-        rows = _campaign(campaign, plan, greens, predicate)
+        rows = _campaign(campaign, plan, ready.greens, predicate)
     notes = {
         "messages": campaign.messages,
         "seconds_by_test": campaign.seconds,
+        "seconds_by_entry": campaign.seconds_by_entry,
         "spent": campaign.spent,
         "resumed": sorted(plan.log.kept),
         "rolled_back": sorted(campaign.rolled_back),
         "fork_refused": servers.fork_refused,
     }
-    return predicate, notes, rows
+    return _Judged(predicate, notes, problems, rows)
 
 
 def _campaign(
     campaign: Campaign, plan: _Plan, greens: Mapping[str, list[str]], predicate: dict[str, Any]
 ) -> matrix.Matrix | None:
-    killers = list(dict.fromkeys(test for mutant in plan.chosen for test in mutant.killed_by))
-    others = list(dict.fromkeys(test for mutant in plan.chosen for test in greens[mutant.id]))
+    killers, others = _roles(plan, greens)
     campaign.tell(f"baseline: {len(killers)} killers, {len(others)} that must stay green")
     predicate["baseline"]["before"] = campaign.baseline(killers, others, campaign.reference)
     if not all(passed(seen) for seen in predicate["baseline"]["before"].values()):
         return None
-    found = owed.places(campaign.root, plan.chosen)
+    found = owed.places(campaign.root, plan.everyone)
     campaign.tell(f"traps: {len(found.functions)} functions")
-    traps = controls.set_traps(campaign, found)
+    traps = controls.set_traps(campaign, found, {mutant.id for mutant in plan.chosen})
     records = recheck.in_rounds(
         campaign,
         plan.order,
@@ -250,12 +255,20 @@ def _campaign(
     predicate["mutants"] = sorted(records, key=lambda record: str(record["id"]))
     rows = matrix.fill(campaign, plan.chosen, predicate["mutants"]) if plan.matrix else None
     campaign.tell("controls")
-    predicate["controls"] = traps + controls.run_controls(
-        campaign, found, owed.places(campaign.root, plan.entries), predicate["mutants"]
-    )
+    whole = owed.places(campaign.root, plan.entries)
+    made = controls.run_controls(campaign, found, whole, predicate["mutants"])
+    predicate["controls"] = owed.in_order(traps + made)
     campaign.tell("baseline again")
     predicate["baseline"]["after"] = _baseline_after(campaign, killers, others)
     return rows
+
+
+def _roles(plan: _Plan, greens: Mapping[str, list[str]]) -> tuple[list[str], list[str]]:
+    """The tests of these entries; one that anybody lists as a killer is run as a killer, in every shard."""
+    needed = dict.fromkeys(killers_of(plan.chosen))
+    needed.update(dict.fromkeys(test for mutant in plan.chosen for test in greens[mutant.id]))
+    listed = set(killers_of(plan.everyone))
+    return [t for t in needed if t in listed], [t for t in needed if t not in listed]
 
 
 def _baseline_after(campaign: Campaign, killers: Sequence[str], others: Sequence[str]) -> dict[str, Any]:
@@ -282,69 +295,3 @@ def _judged(campaign: Campaign, mutant: Mutant, green: Sequence[str], log: journ
     record = campaign.judge(mutant, green)
     log.add(record, campaign.messages.get(mutant.id, {}))
     return record
-
-
-def _get_ready(campaign: Campaign, chosen: Sequence[Mutant], whole: bool) -> dict[str, list[str]]:
-    """Resolve every test name, preload what the tests import, fork the slots; returns the greens by mutant."""
-    killers = list(dict.fromkeys(test for mutant in chosen for test in mutant.killed_by))
-    first_of_file = {test.partition("::")[0]: test for test in reversed(killers)}
-    servers = campaign.servers
-    learned = servers.list_tests(killers or campaign.settings.tests, sorted(first_of_file.values()))
-    if learned["error"] or learned["collect_errors"]:
-        told = learned["error"] or "; ".join(
-            f"{item['node'] or 'the session'}: {item['message']}" for item in learned["collect_errors"]
-        )
-        raise InstrumentBroken(f"baseline: the tests cannot be collected without any mutant: {told}")
-    lost = [test for test in killers if test not in learned["items"]]
-    if lost:
-        raise InputRefused(_lost_killers(servers, chosen, lost))
-    greens = _resolve_greens(servers, chosen)
-    servers.preload(learned)
-    wanted = killers or list(campaign.settings.tests)
-    if whole:
-        given = campaign.settings
-        suite = given.matrix or given.suite or given.tests
-        wanted = [*suite, *(test for test in wanted if not _below(test, suite))]
-    servers.fork(wanted, sorted({file for m in chosen for file in m.files}))
-    return greens
-
-
-def _below(test: str, paths: Sequence[str]) -> bool:
-    return any(path == "." or test.startswith((f"{path.rstrip('/')}/", f"{path}::")) for path in paths)
-
-
-def _lost_killers(servers: Servers, chosen: Sequence[Mutant], lost: Sequence[str]) -> list[str]:
-    files = list(dict.fromkeys(test.partition("::")[0] for test in lost))
-    known = set(servers.list_tests(files)["items"])
-    lost_really = [test for test in lost if test not in known]
-    return [
-        f"mutant '{mutant.id}': killed_by names '{test}', which is not collected{did_you_mean(test, known)}"
-        for mutant in chosen
-        for test in mutant.killed_by
-        if test in lost_really
-    ] or [f"{lost[0]} is collected with its file but not by its own id"]
-
-
-def _resolve_greens(servers: Servers, chosen: Sequence[Mutant]) -> dict[str, list[str]]:
-    files = {glob.partition("::")[0] for mutant in chosen for glob in mutant.must_stay_green}
-    known = list(servers.list_tests(sorted(files))["items"]) if files else []
-    problems, result = [], {}
-    for mutant in chosen:
-        matched: dict[str, None] = {}
-        for glob in mutant.must_stay_green:
-            hits = [test for test in known if matches(test, glob)]
-            if not hits:
-                near = did_you_mean(glob, known)
-                problems.append(f"mutant '{mutant.id}': must_stay_green '{glob}' matches no test{near}")
-            matched.update(dict.fromkeys(hits))
-        result[mutant.id] = [test for test in matched if test not in mutant.killed_by]
-    if problems:
-        raise InputRefused(problems)
-    return result
-
-
-def matches(test: str, glob: str) -> bool:
-    """Match a node id; only `*` is special, since brackets are part of ids."""
-    import re
-
-    return re.fullmatch(".*".join(re.escape(part) for part in glob.split("*")), test, re.DOTALL) is not None

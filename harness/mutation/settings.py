@@ -15,6 +15,7 @@ Every key is optional; without the table the engine works on any pytest project.
     pytest_args = []                   # appended to every pytest command line of the servers
     isolation = "auto"                 # swap, else reimport, else spawn; or only "reimport", or only "spawn"
     recheck_every = 25                 # entries between two clean checks of their killers
+    costs = "costs.json"               # a copy of some run.json, for --shard: entries are dealt by its seconds_by_entry
 
     [tool.rowproof.limits]
     wall_s = 10.0                      # wall limit of one judgement: wall_s + wall_factor * baseline seconds
@@ -84,6 +85,7 @@ class Settings:
     pytest_args: tuple[str, ...] = ()
     isolation: Literal["auto", "reimport", "spawn"] = "auto"
     recheck_every: int = 25
+    costs: str | None = None
     limits: Limits = field(default_factory=Limits)
     canary: tuple[CanaryEdit, ...] = ()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -104,6 +106,48 @@ def test_a_good_entry_has_no_problem(root: Path) -> None:
 def test_each_mistake_has_its_sentence(root: Path, entry: str, sentence: str) -> None:
     found = problems(root, entry)
     assert any(sentence in problem for problem in found), found
+
+
+@pytest.mark.parametrize(
+    ("scope", "find", "replace", "told", "mutated"),
+    [
+        # A part of a line has changed; what to paste is a part of a line.
+        ("f", "x + 7", "x + 2", "the nearest text there (line 2, 80% alike)", "y = x + 2\n"),
+        # Lines have changed.
+        (
+            "Box.put",
+            "        def check(number):\n            return number > 0\n",
+            "        check = bool\n",
+            "the nearest text there (line 11,",
+            "        check = bool\n\n        self.n",
+        ),
+        # The text has moved to another definition, or its definition has another name.
+        ("f", "return self.n", "return 0", "it now stands in line 8", "def get(self):\n        return 0\n"),
+        ("Bag.get", "return self.n", "return 0", "it now stands in line 8", "get(self):\n        return 0\n"),
+        # It occurs twice; each place has lines of its own to paste, of which the first are tried here.
+        ("f", "y", "z", "lengthen find; for line 2", "    z = x + 1\n    return y\n"),
+    ],
+)
+def test_a_stale_anchor_is_answered_with_lines_to_paste(
+    root: Path, scope: str, find: str, replace: str, told: str, mutated: str
+) -> None:
+    stale = changed(
+        scope=f'scope = "{scope}"', find=f"find = '''{find}'''", replace=f"replace = '''{replace}'''"
+    )
+    (problem,) = problems(root, stale)
+    assert told in problem, problem
+    pasted = tomllib.loads(problem.partition(":\n")[2].partition("; for line")[0])
+    assert pasted
+    table = tomllib.loads(stale) | pasted
+    fixed = "\n".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
+    assert problems(root, fixed) == []
+    edits = load(root, load_settings(root)).mutants[0].edits
+    assert mutated in sources(root, edits)["calc.py"][1]
+
+
+def test_an_anchor_that_is_like_nothing_is_not_answered_with_a_guess(root: Path) -> None:
+    (problem,) = problems(root, changed(find='find = "while not torch.isfinite(loss):"'))
+    assert problem.endswith("it is nowhere in the file")
 
 
 def test_all_problems_are_told_at_once(root: Path) -> None:

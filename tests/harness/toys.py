@@ -101,6 +101,10 @@ def complaints(toy: Toy, ran: Ran, before: dict[Path, bytes]) -> list[str]:
             found.append(f"verdicts {verdicts}, should be {expect['verdicts']}")
         if f"of {len(expect['verdicts'])} · " not in ran.text:
             found.append("the counts lack their denominator")
+    if "partial" in expect:
+        told = {r["id"]: r["verdict"] for r in ran.evidence("partial.json")["predicate"]["mutants"]}
+        if told != expect["partial"] or (ran.root / "reports" / "evidence.json").exists():
+            found.append(f"partial verdicts {told}, should be {expect['partial']} and no evidence")
     if "mode" in expect:
         modes = {record["mode"] for record in ran.evidence()["predicate"]["mutants"]}
         if modes != {expect["mode"]}:

@@ -4,7 +4,7 @@ import re
 
 from documents import ROOT
 
-from harness.mutation import evidence, journal, matrix
+from harness.mutation import evidence, journal, matrix, shards
 
 TEXT = (ROOT / "reports" / "README.md").read_text(encoding="utf-8")
 
@@ -14,6 +14,7 @@ def test_it_lists_every_file_that_a_run_writes():
     written = [
         evidence.EVIDENCE,
         evidence.PARTIAL,
+        shards.Shard(0, 3).file.replace("0", "K").replace("3", "N"),
         evidence.RUN,
         evidence.MARKDOWN,
         journal.NAME,
