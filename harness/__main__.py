@@ -11,6 +11,7 @@ COMMANDS = {
     "identity": "is every row of a batch itself? plays the fixtures",
     "search": "is there a history that breaks a row? random schedules; a failure becomes a fixture",
     "mutate": "does every listed fault die by its named checks? runs the catalogue",
+    "lens": "which data can see which fault? zeros, ramps, random, ids",
     "bench": "what does a state step cost? ratios between things measured in one run",
     "gate": "does the evidence of the last run hold for the tree as it is now?",
 }

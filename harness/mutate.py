@@ -18,7 +18,8 @@ Flags of a run; with none of them the whole catalogue is run:
     -j N                judgements at a time (default: the machine's cores)
 
 Sub-commands: `list` (all entries with their last verdicts), `show ID` (one entry as a diff), `explain ID`
-(what the last run observed of it, killer by killer), and `add FILE` (the uncommitted edit of one file becomes an entry, and the file is put back).
+(what the last run observed of it, killer by killer), `study` (what the last kill matrix says of the checks),
+and `add FILE` (the uncommitted edit of one file becomes an entry, and the file is put back).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Annotated
 
 import typer
 
-from .exit_codes import ExitCode
+from .exit_codes import ExitCode, worst
 from .mutation import catalogue as catalogue_file
 from .mutation.errors import InputRefused, did_you_mean
 from .mutation.settings import load_settings
@@ -136,6 +137,33 @@ def explain(name: Annotated[str, typer.Argument(metavar="ID")]) -> None:
     stale = record["sources"] != prepare.of_mutant(root, mutant).sources
     for line in entries.explained(mutant, record, stale):
         typer.echo(line)
+
+
+@app.command()
+def study() -> None:
+    """Print what the last kill matrix says of the checks: idle ones, sole killers, smallest sets."""
+    import json
+
+    from .mutate_run import print_study
+    from .mutation import matrix
+
+    root, settings, found = valid()
+    path = root / settings.reports / matrix.NAME
+    again = "run `python -m harness.mutate --matrix`"
+    try:
+        rows = matrix.Matrix.from_data(json.loads(path.read_text()))
+    except FileNotFoundError:
+        say([f"there is no {settings.reports}/{matrix.NAME}; {again}"])
+        leave(ExitCode.ABSENT)
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        say(
+            [
+                f"{settings.reports}/{matrix.NAME} cannot be read ({type(error).__name__}: {error}); {again} again"
+            ]
+        )
+        leave(ExitCode.ABSENT)
+    print_study(root, settings, rows, found)
+    leave(worst(finding.code for finding in matrix.findings(rows.rows, found.mutants)))
 
 
 @app.command()

@@ -17,6 +17,7 @@ from .mutation.selection import Selection
 from .mutation.settings import Settings, load_settings
 from .project import last_records
 from .report import console, markdown
+from .report import matrix as matrix_report
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,21 @@ def _execute(
         evidence.write_atomically(root / settings.reports / evidence.MARKDOWN, text.encode())
     console.print_report(predicate, outcome.notes, outcome.findings)
     if outcome.matrix is not None:
-        console.print_matrix(outcome.matrix, kill_matrix.study(outcome.matrix.rows, found.mutants))
+        print_study(root, settings, outcome.matrix, found)
     findings = list(outcome.findings)
     if selection.audit:
         findings += _compare(settings, before, predicate)
     code = exit_code(findings)
     console.print_last_line(code)
     return code
+
+
+def print_study(root: Path, settings: Settings, rows: kill_matrix.Matrix, found: catalogue.Catalogue) -> None:
+    """What a kill matrix says of the checks, on screen and as reports/matrix.md."""
+    seen = kill_matrix.study(rows, found.mutants)
+    console.print_matrix(rows, seen)
+    text = matrix_report.markdown(rows, seen)
+    evidence.write_atomically(root / settings.reports / kill_matrix.MARKDOWN, text.encode())
 
 
 def _compare(settings: Settings, before: dict[str, Any], predicate: dict[str, Any]) -> list[Finding]:

@@ -17,16 +17,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..exit_codes import ExitCode
-from . import prepare
+from . import cover, prepare
 from .anchor import MODULE
 from .campaign import NOTHING, Campaign, passed
 from .catalogue import Mutant
+from .cover import Cover
 from .decide import Finding
 from .observe import observations
 from .prepare import Fault
 from .verdict import Reading, read
 
 NAME = "matrix.json"
+MARKDOWN = "matrix.md"
 SHARE = 100
 # So many reds of one entry are judged again one by one; more, again in company.
 ALONE_MAX = 8
@@ -44,6 +46,13 @@ class Matrix:
     rows: dict[str, list[str]] = field(default_factory=dict)
     unsettled: dict[str, int] = field(default_factory=dict)
     red: list[str] = field(default_factory=list)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Matrix:
+        """What matrix.json holds."""
+        tests = list(data["tests"])
+        rows = {name: [tests[at] for at in row] for name, row in data["rows"].items()}
+        return cls(tests, rows, dict(data["unsettled"]), list(data["red_without_mutant"]))
 
     def as_data(self) -> dict[str, Any]:
         """The form of matrix.json: tests once, rows as positions in that list."""
@@ -159,28 +168,40 @@ class Study:
     twins: tuple[tuple[str, ...], ...]
     idle: tuple[str, ...]
     sole: Mapping[str, str]
+    silent: tuple[str, ...]
+    killing: Cover
+    distinguishing: Cover
 
 
-def study(rows: Rows, mutants: Sequence[Mutant]) -> Study:
-    """Read a matrix: groups of equal rows, listed checks that kill nothing, and sole killers."""
+def study(matrix: Matrix, mutants: Sequence[Mutant]) -> Study:
+    """Read a matrix: groups of equal rows, tests that kill nothing, sole killers, and the smallest sets."""
+    rows = matrix.rows
+    killers = {test for mutant in mutants if mutant.id in rows for test in mutant.killed_by}
+    fired = {test for row in rows.values() for test in row}
+    return Study(
+        twins=twins(rows),
+        idle=tuple(sorted(killers - fired)),
+        sole={name: row[0] for name, row in rows.items() if len(row) == 1},
+        silent=tuple(test for test in matrix.tests if test not in fired),
+        killing=cover.killing(rows),
+        distinguishing=cover.distinguishing(rows),
+    )
+
+
+def twins(rows: Rows) -> tuple[tuple[str, ...], ...]:
+    """Groups of entries that the same tests kill: no check tells them apart."""
     equal: dict[tuple[str, ...], list[str]] = {}
     for name, row in rows.items():
         if row:
             equal.setdefault(tuple(row), []).append(name)
-    killers = {test for mutant in mutants if mutant.id in rows for test in mutant.killed_by}
-    fired = {test for row in rows.values() for test in row}
-    return Study(
-        twins=tuple(sorted(tuple(sorted(group)) for group in equal.values() if len(group) > 1)),
-        idle=tuple(sorted(killers - fired)),
-        sole={name: row[0] for name, row in rows.items() if len(row) == 1},
-    )
+    return tuple(sorted(tuple(sorted(group)) for group in equal.values() if len(group) > 1))
 
 
 def findings(rows: Rows, mutants: Sequence[Mutant]) -> list[Finding]:
     """Undeclared twins, and declared ones that a check does tell apart."""
     named = {m.id: m.twin_of for m in mutants if m.twin_of is not None and m.id in rows}
     result = []
-    for group in study(rows, mutants).twins:
+    for group in twins(rows):
         loose = _unconnected(group, named)
         if loose:
             names = ", ".join(group)

@@ -250,10 +250,12 @@ def _rule_killed(record: Mapping[str, Any], fates: Mapping[str, Read], killed: t
     missing = [test for test in fates if test not in killed]
     if missing:
         note = fates[missing[0]].note or "passed"
-        return Ruling(Verdict.OVERCLAIMED, f"listed, but did not kill: {missing[0]} ({note})", killed)
+        reason = f"listed, but did not kill: {missing[0]} ({note}); measured: killed by {', '.join(killed)}"
+        return Ruling(Verdict.OVERCLAIMED, reason, killed)
     red = red_greens(record)
     if red:
-        return Ruling(Verdict.OVERCLAIMED, f"must stay green, but: {red[0]}", killed)
+        measured = f"measured: {len(red)} of {len(record['green'])} are red"
+        return Ruling(Verdict.OVERCLAIMED, f"must stay green, but: {red[0]}; {measured}", killed)
     return Ruling(Verdict.KILLED, f"{len(killed)} of {len(fates)} listed killers", killed)
 
 

@@ -12,9 +12,11 @@ from rich.table import Table
 from ..exit_codes import ExitCode
 from ..mutation.decide import Finding, counts
 from ..mutation.matrix import Matrix, Study
+from .matrix import sentences
 from .rows import Row, claims, common_test, control_lines, legend, rows, scope_line
 
 _NARROW = 100
+_WIDE = 160
 
 
 def print_report(predicate: Mapping[str, Any], notes: Mapping[str, Any], findings: Sequence[Finding]) -> None:
@@ -54,20 +56,26 @@ def _table(shown: Sequence[Row], common: str) -> Table:
 
 def print_matrix(matrix: Matrix, study: Study) -> None:
     """Print how many tests see each entry, and what the matrix says about the checks."""
+    print_lines(sentences(matrix, study))
+
+
+def print_table(title: str, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    """Print one table under its title; a wide one keeps its columns and is not cut."""
     console = Console()
-    lines = [
-        f"{name}: killed by {len(row)} of {len(matrix.tests)} tests" for name, row in matrix.rows.items()
-    ]
-    lines += [f"{name}: {count} tests gave no answer" for name, count in matrix.unsettled.items()]
-    lines += [f"{test} is red without any mutant and tells nothing" for test in matrix.red]
-    lines += [f"only {test} kills {name}" for name, test in study.sole.items()]
-    lines += [f"{test} kills nothing" for test in study.idle]
-    lines.append(
-        f"matrix of {len(matrix.rows)} entries: {len(study.twins)} groups that no check tells apart, "
-        f"{len(study.sole)} entries with a single killer, {len(study.idle)} checks that kill nothing"
-    )
+    if console.width < _WIDE:
+        console = Console(width=_WIDE)
+    table = Table(title=escape(title), title_justify="left", box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(escape(heading), overflow="fold")
+    for row in cells:
+        table.add_row(*map(escape, row))
+    console.print(table)
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print sentences, one a line."""
     for line in lines:
-        console.print(escape(line), soft_wrap=True, highlight=False)
+        Console().print(escape(line), soft_wrap=True, highlight=False)
 
 
 def print_audit(way: str, records: Sequence[Mapping[str, Any]], different: Sequence[Finding]) -> None:

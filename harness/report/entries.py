@@ -38,7 +38,10 @@ def shown(root: Path, mutant: Mutant, record: Mapping[str, Any] | None) -> Itera
     yield ""
     yield from (f"killed by: {test}" for test in mutant.killed_by)
     yield from (f"must stay green: {test}" for test in mutant.must_stay_green)
-    yield from (f"survives under: {kind} (claimed, not verified)" for kind in mutant.survives_under)
+    yield from (
+        f"survives under: {kind} (claimed; `python -m harness.lens` verifies it)"
+        for kind in mutant.survives_under
+    )
     if record is None:
         yield "last: not judged"
     else:

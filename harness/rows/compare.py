@@ -405,10 +405,13 @@ class Judge:
                     (f"the slot has {len(columns)} columns; {target}, the longest run, is right",),
                 )
             right = np.array(member.history[len(member.history) - member.kv_live :], dtype=np.int64)[:, None]
-            held = columns[len(columns) - member.kv_live :]
-            if first_difference({"slot": held, "reference": right}) is not None:
-                sides = {"slot holds": held, "reference says": right}
-                self.record("kv.tokens", row, in_tokens(stage.ledger, "column", sides, member.history))
+            self._slot_tokens(row, member, columns[len(columns) - member.kv_live :], right)
+
+    def _slot_tokens(self, row: int, member: Member, held: Array, right: Array) -> None:
+        """What a K/V slot holds against the ids [live, 1] it should hold."""
+        if first_difference({"slot": held, "reference": right}) is not None:
+            sides = {"slot holds": held, "reference says": right}
+            self.record("kv.tokens", row, in_tokens(self.stage.ledger, "column", sides, member.history))
 
     def at_the_end(self) -> None:
         stage = self.stage

@@ -8,6 +8,7 @@ never 0, which is what memory holds that nobody has written.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,4 +97,14 @@ class VectorStream:
         return vector
 
 
-Stream = TokenStream | VectorStream
+class Stream(Protocol):
+    """What is fed for a list of events, and what stands where nothing is."""
+
+    hidden_width: int
+    poison: float
+
+    def feed(self, ids: list[int]) -> NDArray[Any]:
+        """One row [hidden_width] for each event."""
+
+    def padding(self, rows: int, columns: int) -> NDArray[Any]:
+        """What a batch's new tokens [rows, columns, hidden_width] hold where a row has none."""

@@ -12,14 +12,12 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from harness.rows import schedule as do
 from harness.rows.checks import REFERENCE
 from harness.rows.compare import Judge
 from harness.rows.facts import RowBefore, witnessed_by_call, witnessed_by_rollback
 from harness.rows.schedule import Fixture, Step
-from harness.rows.stage import KV_WIDTH, Lane, Member, Stage
+from harness.rows.stage import Lane, Member, Stage
 from harness.rows.subject import Oracle, Rows, Setup, Subject
 from harness.rows.trace import Stop, Trace
 
@@ -219,7 +217,7 @@ class Play(Stage):
         sequence.promises.advance(len(ids))
         sequence.history += ids
         if self.slots is not None:
-            self.slots.append(sequence.number, np.array(ids, dtype=np.int64).reshape(-1, KV_WIDTH))
+            self.slots.append(sequence.number, self.kv(ids))
             keep = self.fixture.kv_window - 1 + self.fixture.margin
             sequence.kv_live = min(sequence.kv_live + len(ids), keep)
 

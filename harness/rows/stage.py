@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from harness.rows import schedule as do
 from harness.rows.events import Ledger, Stream, TokenStream, VectorStream
 from harness.rows.schedule import Fixture
-from harness.rows.subject import Oracle, Promises, Rows, Setup, Slots, Subject, random_weights
+from harness.rows.subject import Array, Oracle, Promises, Rows, Setup, Slots, Subject, random_weights
 from harness.rows.trace import Trace
 
 Lane = Literal["tokens", "values"]
@@ -85,6 +87,10 @@ class Stage:
             told = self.subject.invariant_broken(f"alone: {broken}")
             told.row = rows[0] if rows else None  # type: ignore[attr-defined]
             raise told from broken
+
+    def kv(self, ids: list[int]) -> Array:
+        """What a K/V slot is given for new tokens [n, KV_WIDTH]: their ids, in either lane."""
+        return np.array(ids, dtype=np.int64).reshape(-1, KV_WIDTH)
 
     def present(self) -> Rows:
         """The batch; the schedule was validated, so there is one."""

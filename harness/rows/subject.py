@@ -33,7 +33,8 @@ class Setup:
     """How a play opens its subject.
 
     weights: None asks for the token-identity compressor: int64, a block is the event ids that it pooled and
-    the block's index. options are the subject's own settings (ours: retain and plan).
+    the block's index. channels: how many numbers stand for a token there (one, its id; the lens feeds several).
+    options are the subject's own settings (ours: retain and plan).
     """
 
     ratio: int
@@ -45,6 +46,7 @@ class Setup:
     always_ragged: bool = False
     kv_window: int = 0
     device: str = "cpu"
+    channels: int = 1
 
 
 class Rows(Protocol):

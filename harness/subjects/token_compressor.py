@@ -11,19 +11,20 @@ from harness.rows.events import ABSENT
 class TokenCompressor:
     """Stands in for the real compressor: int64 event ids in, blocks of ids out, pool calls counted.
 
-    project : ids [N, 1] to payloads [N, span, 1], or [N, 1] of one series: the id itself
-    pool    : windows [N, span, ratio, 1] to blocks [N, span * ratio + 1]: the ids in slot order, -1 where
+    A token is its id, or C numbers (channels) that stand for it.
+
+    project : tokens [N, C] to payloads [N, span, C], or [N, C] of one series: the token itself
+    pool    : windows [N, span, ratio, C] to blocks [N, span * ratio * C + 1]: the tokens in slot order, -1 where
               block 0 has no predecessor, and the block index that the rotation would have used
     """
 
     payload_dtype = torch.int64
     block_dtype = torch.int64
-    hidden_width = 1
-    series_width = 1
 
-    def __init__(self, ratio: int, span: int) -> None:
+    def __init__(self, ratio: int, span: int, channels: int = 1) -> None:
         self.ratio, self.span = ratio, span
-        self.block_width = span * ratio + 1
+        self.hidden_width = self.series_width = channels
+        self.block_width = span * ratio * channels + 1
         self.pool_calls = 0
 
     def describe(self) -> dict[str, str]:
@@ -34,7 +35,7 @@ class TokenCompressor:
 
     def pool(self, windows: Tensor, block: Tensor) -> Tensor:
         self.pool_calls += 1
-        ids = windows.squeeze(-1).clone()
+        ids = windows.clone()
         block = block.to(ids.device)
         if self.span == 2:
             ids[block == 0, 0] = ABSENT

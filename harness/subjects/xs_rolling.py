@@ -158,7 +158,7 @@ class XsRollingSubject:
         return XsRollingRows(self._cache(setup, rows), setup.device)
 
     def _cache(self, setup: Setup, rows: int) -> XsRolling:
-        compressor: BlockPooler = TokenCompressor(setup.ratio, setup.span)
+        compressor: BlockPooler = TokenCompressor(setup.ratio, setup.span, setup.channels)
         if setup.weights is not None:
             compressor = real_compressor(setup.weights, setup.ratio, setup.span, setup.device)
         return XsRolling(

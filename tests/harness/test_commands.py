@@ -136,7 +136,7 @@ def test_the_report_shows_killers_whole_and_their_common_test_once(
     text = command(mutate.app, project, monkeypatch, "--report-only", columns="120").text
     assert "[...] is tests/test_calc.py::test_f[...]" in text
     assert all(f"[{letter * 90}]" in text.replace("\n", "").replace(" ", "") for letter in "ab")
-    assert "claimed, not verified: survives_under of 1 entries: the-fault" in text
+    assert "claimed, not verified here: survives_under of 1 entries: the-fault" in text
 
 
 def test_add_makes_an_entry_with_real_killers_and_puts_the_file_back(

@@ -19,6 +19,7 @@ def test_it_lists_every_file_that_a_run_writes():
         evidence.MARKDOWN,
         journal.NAME,
         matrix.NAME,
+        matrix.MARKDOWN,
     ]
     others = ("bench", "identity.", "lens.")
     assert [name for name in listed if not name.startswith(others)] == written
