@@ -2,7 +2,7 @@
 
     exact     the token form: integers, compared with ==
     bitwise   float32 values of blocks and projections: any bit that differs, the sign of a zero aside
-    float32   the same values, within twice the derived bound (`harness.rows.bound`)
+    float32   the same values, within twice the bound that the oracle derives for one of them
     bfloat16  stored in bfloat16: the bound, and a rounding to eight bits on either side
 
 The margin of a pair is its largest difference over its tolerance; of a cell, the smallest of its pairs. A pair is
@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from harness.rows import bound
-from harness.rows.events import ABSENT
 from harness.rows.lens import BLOCK_WIDTH, HIDDEN_WIDTH, ROPE_WIDTH
 from harness.rows.statepairs import Moment, Pair, State
 from harness.rows.streams import STREAMS, SideBySide, Vectors, apart
 from harness.rows.subject import Array, Oracle, Weights, random_weights
 
 LANES = ("exact", "bitwise", "float32", "bfloat16")
+# A value that is rounded once to the eight bits of bfloat16.
+U_BFLOAT16 = 2.0**-8
 # Beyond this a margin says no more than "by far".
 MARGIN_MAX = 1e9
 Block = tuple[tuple[int, ...], int]
@@ -73,9 +73,11 @@ class _Eyes:
     def differences(self, pair: Pair, stream: str) -> list[tuple[Array, Array, Array]]:
         """What differs in ids, as values: (right, wrong, bound), elementwise."""
         feed = self.vectors[stream].feed
-        right, wrong = feed(list(pair.right.tail)), feed(list(pair.wrong.tail))
-        wkv = self.weights.wkv.T
-        found = [(right @ wkv, wrong @ wkv, bound.of_projection(self.weights, right))]
+        (right, off), (wrong, _) = (
+            self.oracle.bounded_payload(self.weights, feed(list(state.tail)))
+            for state in (pair.right, pair.wrong)
+        )
+        found = [(right, wrong, off)]
         for one, other in zip(pair.right.blocks, pair.wrong.blocks, strict=True):
             if one != other:
                 (value, off), (against, _) = self._block(stream, one), self._block(stream, other)
@@ -86,15 +88,12 @@ class _Eyes:
         """A block's value [d] from the oracle, and its bound."""
         if (stream, block) not in self.known:
             pooled, index = block
-            present = np.array([token != ABSENT for token in pooled])
-            window = np.zeros((len(pooled), HIDDEN_WIDTH))
-            window[present] = self.vectors[stream].feed([token for token in pooled if token != ABSENT])
+            feed = self.vectors[stream].feed
             history = np.zeros(((index + 1) * self.moment.fixture.ratio, HIDDEN_WIDTH))
-            for slot, position in enumerate(self.moment.slots(index)):
+            for token, position in zip(pooled, self.moment.slots(index), strict=True):
                 if position >= 0:
-                    history[position] = window[slot]
-            value = self.oracle.block(self.weights, history, index)
-            self.known[stream, block] = value, bound.of_block(self.weights, window, present)
+                    history[position] = feed([token])[0]
+            self.known[stream, block] = self.oracle.bounded_block(self.weights, history, index)
         return self.known[stream, block]
 
 
@@ -112,7 +111,7 @@ def look_at(pairs: Sequence[Pair], oracle: Oracle) -> dict[str, dict[str, dict[s
             bits = any(bool((_f32(one) != _f32(other)).any()) for one, other, _ in values)
             cells["exact"].add(stream in exact, None)
             cells["bitwise"].add(bits, None)
-            for lane, rounding in (("float32", 0.0), ("bfloat16", bound.U_BF16)):
+            for lane, rounding in (("float32", 0.0), ("bfloat16", U_BFLOAT16)):
                 margin = max(_margin(*each, rounding) for each in values)
                 cells[lane].add(margin > 1, margin)
     return table

@@ -179,6 +179,12 @@ class Oracle(Protocol):
     def block(self, weights: Weights, hidden: Array, block: int) -> Array:
         """Completed block [d] of one sequence's history hidden [T, H]."""
 
+    def bounded_block(self, weights: Weights, hidden: Array, block: int) -> tuple[Array, Array]:
+        """The same, and how far a right float32 block may be from it, channel by channel [d]."""
+
+    def bounded_payload(self, weights: Weights, hidden: Array) -> tuple[Array, Array]:
+        """Projected values kv [T, span * d] of hidden [T, H], and how far right float32 values may be from them."""
+
 
 def load(name: str) -> Any:
     """The object that `package.module:attribute` names. Raises ValueError if there is none."""

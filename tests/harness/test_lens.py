@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from toys import lay, read
 
 from harness import lens
@@ -22,14 +21,12 @@ from harness.mutation.errors import InstrumentBroken
 from harness.mutation.settings import load_settings
 from harness.mutation.verdict import Reading
 from harness.report import lens as report
-from harness.rows import bound, sight, statepairs
+from harness.rows import sight, statepairs
 from harness.rows.defaults import ORACLE, SUBJECT
 from harness.rows.events import Ledger
 from harness.rows.fixture import default_folder, load
 from harness.rows.streams import EVENT_UNIQUE, STREAMS, SideBySide, Vectors, apart, values
 from harness.rows.subject import load as load_object
-from harness.rows.subject import random_weights
-from harness.subjects.xs_rolling import real_compressor
 
 REPOSITORY = Path(__file__).parents[2]
 MIX_UPS = {"rows_mixed_up", "block_of_another_row", "one_token_of_another_row"}
@@ -92,23 +89,6 @@ def test_float_lanes_say_by_how_much(table: Seen) -> None:
             fine, coarse = streams[stream]["float32"].margin, streams[stream]["bfloat16"].margin
             assert fine is not None and coarse is not None and fine > coarse > 1
         assert streams["zeros"]["float32"].margin == 0
-
-
-def test_a_float32_block_lies_within_the_bound_and_not_far_below_it() -> None:
-    weights, oracle = random_weights(4, 2, 32, 32, 32), load_object(ORACLE)
-    compressor = real_compressor(weights, 4, 2)
-    single = [torch.from_numpy(w).float() for w in (weights.wkv, weights.wgate, weights.bias, weights.gamma)]
-    compressor = type(compressor)(*single, compressor.rope)
-    shares = []
-    for seed in range(20):
-        hidden = np.random.default_rng(seed).standard_normal((8, 32))
-        hidden = hidden.astype(np.float32).astype(np.float64)
-        window = torch.from_numpy(hidden).float().unflatten(0, (1, 2, 4))
-        series = torch.stack([compressor.project(window[0, k], k) for k in range(2)])[None]
-        got = compressor.pool(series, torch.tensor([1]))[0].double().numpy()
-        off = np.abs(got - oracle.block(weights, hidden, 1))
-        shares.append(float((off / bound.of_block(weights, hidden, np.ones(8, dtype=bool))).max()))
-    assert 0.001 < max(shares) < 1
 
 
 def test_streams_are_what_they_say() -> None:
