@@ -128,7 +128,7 @@ def _killers(
 ) -> list[str]:
     """The first tests that really kill it: by an assertion, alone, twice."""
     fault = prepare.make_fault({edit.file: (original, edited)})
-    with Servers(root, settings, jobs) as servers:
+    with Servers(root, settings, jobs, [edit.file]) as servers:
         campaign = Campaign(root, settings, servers, jobs)
         learned = servers.list_tests(tests)
         if learned["error"] or learned["collect_errors"]:

@@ -41,10 +41,10 @@ class Plan:
 
 
 def compile_source(text: str, filename: str) -> CodeType:
-    """Compile as an import would."""
+    """Compile as an import would, with assertions, whatever flags this interpreter was started with."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return compile(text, filename, "exec", dont_inherit=True)
+        return compile(text, filename, "exec", dont_inherit=True, optimize=0)
 
 
 def nested(code: CodeType) -> list[CodeType]:

@@ -66,7 +66,7 @@ def join(note: str) -> None:
     bounds.spare_everyone()
     facts = json.loads(Path(note).read_text())
     boot, told = facts["boot"], facts["told"]
-    sources = Sources(Project(boot["root"], boot["tests"], boot["helpers"]))
+    sources = Sources(Project(boot["root"], boot["tests"], boot["helpers"], boot["mutated"]))
     sources.overlay = facts["overlay"]
     sources.noted = lambda path, value: tell(told, {"served": {path: value}})
     sources.install()

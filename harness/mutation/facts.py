@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from .serving import Project
 
 MESSAGE_MAX = 400
+_HEAD = "Traceback (most recent call last)"
+_TOLD = re.compile(r'File "([^"\n]+)", line (\d+)')
 
 
 def leaves(error: BaseException, project: Project) -> list[dict[str, Any]]:
@@ -27,11 +30,14 @@ def _flatten(error: BaseException) -> Iterator[BaseException]:
 
 def _leaf(error: BaseException, project: Project) -> dict[str, Any]:
     kind, at, from_timeout = None, None, False
-    for filename, line, module in _frames(error.__traceback__):
+    for filename, line, module, _ in _frames(error.__traceback__):
         from_timeout |= module.startswith("pytest_timeout")
         found = project.kind(filename)
         if found is not None:
             kind, at = found, f"{project.relative(filename)}:{line}"
+    for filename, at_line in _told_frames(error):
+        if (found := project.kind(filename)) is not None:
+            kind, at = found, f"{project.relative(filename)}:{at_line}"
     return {
         "types": [type_name(cls) for cls in type(error).__mro__ if cls is not object],
         "frame": kind,
@@ -41,11 +47,25 @@ def _leaf(error: BaseException, project: Project) -> dict[str, Any]:
     }
 
 
-def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int, str]]:
+def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int, str, str]]:
     while trace is not None:
         frame = trace.tb_frame
-        yield frame.f_code.co_filename, trace.tb_lineno, str(frame.f_globals.get("__name__", ""))
+        module = str(frame.f_globals.get("__name__", ""))
+        yield frame.f_code.co_filename, trace.tb_lineno, module, frame.f_code.co_name
         trace = trace.tb_next
+
+
+def _told_frames(error: BaseException) -> list[tuple[str, int]]:
+    """Frames of an exception that came from another process, where they are text: it was raised there, not here.
+
+    Pools of processes hang the text on the cause; torch's data loader puts it into the message.
+    """
+    text = ""
+    if type(error.__cause__).__name__.endswith("RemoteTraceback"):
+        text = str(error.__cause__)
+    elif [(m, name) for *_, m, name in _frames(error.__traceback__)][-1:] == [("torch._utils", "reraise")]:
+        text = str(error)
+    return [(file, int(line)) for file, line in _TOLD.findall(text.rpartition(_HEAD)[2])]
 
 
 def type_name(cls: type) -> str:

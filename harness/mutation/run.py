@@ -212,7 +212,7 @@ def _judge_all(root: Path, settings: Settings, plan: _Plan) -> _Judged:
             name: {} for name in ("messages", "seconds_by_test", "seconds_by_entry", "spent")
         }
         return _Judged(predicate, {**empty, "resumed": [], "rolled_back": []})
-    with Servers(root, settings, plan.jobs) as servers:
+    with Servers(root, settings, plan.jobs, [f for m in plan.entries for f in m.files]) as servers:
         campaign = Campaign(root, settings, servers, plan.jobs, plan.tell)
         ready = get_ready(campaign, plan.everyone, plan.matrix)
         problems = [problem for found in ready.problems.values() for problem in found]

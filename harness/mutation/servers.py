@@ -31,15 +31,23 @@ from .settings import Settings
 
 _SCRATCH, ALIVE = "rowproof-", "alive"
 _STEM = Path(__file__).with_name("stem.py")
-_DROPPED = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_PLUGINS", "COVERAGE_PROCESS_START")
+# What would change how a test ends without standing in the project: -O strips assertions, -W makes errors.
+_DROPPED = (
+    "PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_DEBUG", "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "PYTEST_PLUGINS",
+    "COVERAGE_PROCESS_START", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONDEVMODE", "PYTHONDEBUG", "PYTHONINSPECT",
+    "PYTHONSTARTUP", "PYTHONASYNCIODEBUG", "PYTHONTRACEMALLOC", "PYTHONINTMAXSTRDIGITS", "PYTHONVERBOSE",
+    "PYTHONPROFILEIMPORTTIME", "PYTHONBREAKPOINT", "PYTHONMALLOC", "PYTHONPYCACHEPREFIX",
+)  # fmt: skip
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Servers:
     """A context manager around one stem and its slots."""
 
-    def __init__(self, root: Path, settings: Settings, slots: int) -> None:
+    def __init__(self, root: Path, settings: Settings, slots: int, mutated: Sequence[str]) -> None:
         self.root, self.settings, self.slots = root.resolve(), settings, slots
+        # Every file that any entry mutates, picked or not: whose assertions count must not hang on the pick.
+        self.mutated = sorted(set(mutated))
         self.swap_refused: str | None = None
         self.fork_refused: str | None = None
         self.early: set[tuple[str, str]] | None = None
@@ -111,6 +119,7 @@ class Servers:
             root=str(self.root),
             tests=list(settings.tests),
             helpers=list(settings.helpers),
+            mutated=self.mutated,
             import_paths=list(settings.import_paths),
             pytest_args=list(settings.pytest_args),
         )

@@ -76,8 +76,9 @@ class Sources:
 class Project:
     """Which files belong to the project, and which of those hold test assertions."""
 
-    def __init__(self, root: str, tests: list[str], helpers: list[str]) -> None:
+    def __init__(self, root: str, tests: list[str], helpers: list[str], mutated: list[str]) -> None:
         self.root = os.path.realpath(root)
+        self._mutated = {os.path.realpath(os.path.join(root, name)) for name in mutated}
         self._tests = [os.path.realpath(os.path.join(root, name)) for name in tests]
         self._helpers = [os.path.realpath(os.path.join(root, name)) for name in helpers]
         self._foreign = tuple(os.path.realpath(p) + os.sep for p in {sys.prefix, sys.exec_prefix})
@@ -105,14 +106,25 @@ class Project:
         if filename.startswith("<") or self.relative(filename) is None:
             return None
         real = os.path.realpath(filename)
-        if any(real == p or real.startswith(p + os.sep) for p in self._helpers):
+        if real in self._mutated:
+            # Whatever it is called or declared as: what is judged does not judge.
+            return "code"
+        if any(_holds(p, real) for p in self._helpers):
             return "helper"
         name = os.path.basename(real)
         if name == "conftest.py" or name.startswith("test_") or name.endswith("_test.py"):
             return "test"
-        # A test tree that is the whole project holds the code too; there only the name decides.
-        trees = [p for p in self._tests if p != self.root]
-        return "test" if any(real == p or real.startswith(p + os.sep) for p in trees) else "code"
+        # A test tree that is the whole project, or a package with its tests inside, holds code too; there
+        # only the name decides.
+        trees = [
+            p for p in self._tests if p != self.root and not any(_holds(p, file) for file in self._mutated)
+        ]
+        return "test" if any(_holds(p, real) for p in trees) else "code"
+
+
+def _holds(path: str, real: str) -> bool:
+    """True when a file is `path` itself or lies below it."""
+    return real == path or real.startswith(path + os.sep)
 
 
 def digest(text: str) -> str:

@@ -19,11 +19,17 @@ _modules: dict[str, Any] = sys.modules
 
 
 class Recorder:
-    """A plugin that notes every report as raw facts. Several call reports per item are normal (subtests)."""
+    """A plugin that notes every report as raw facts. Several call reports per item are normal (subtests).
+
+    An outcome is what pytest counts: that of the report it logged. Hooks of the project may rewrite one after
+    it was made (a list of forgiven failures does), and what was never logged neither passed nor failed.
+    """
 
     def __init__(self, project: Project) -> None:
         self.project = project
         self.phases: list[dict[str, Any]] = []
+        self._made: list[Any] = []
+        self._logged: list[Any] = []
         self.collect_errors: list[dict[str, str]] = []
 
     def pytest_runtest_makereport(self, item: Any, call: Any) -> Any:
@@ -37,7 +43,31 @@ class Recorder:
                 "leaves": leaves(call.excinfo.value, self.project) if call.excinfo is not None else [],
             }
         )
+        self._made.append(report)
+        self._logged.append(None)
         return report
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Keep what pytest counts beside what was made: the same report, or the one that took its place."""
+        waiting = [n for n, logged in enumerate(self._logged) if logged is None]
+        same = [n for n in waiting if self._made[n] is report]
+        for_it = same or [n for n in waiting if self.phases[n]["phase"] == report.when]
+        if for_it:
+            self._logged[for_it[-1]] = report
+        else:
+            self.phases.append({"phase": report.when, "outcome": "", "xfail": False, "leaves": []})
+            self._made.append(report)
+            self._logged.append(report)
+
+    def begin(self) -> None:
+        """Forget the item before."""
+        self.phases, self._made, self._logged = [], [], []
+
+    def settle(self) -> None:
+        """After an item: read the logged outcomes, which a hook may have changed until now."""
+        for phase, logged in zip(self.phases, self._logged, strict=True):
+            phase["outcome"] = "not logged" if logged is None else logged.outcome
+            phase["xfail"] |= hasattr(logged, "wasxfail")
 
     def pytest_collectreport(self, report: Any) -> None:
         """Note collection errors; an import error of the code under test arrives here."""
@@ -104,13 +134,16 @@ class Sitting:
 
     def run(self, node: str) -> list[dict[str, Any]]:
         """Run one item and return the facts of its phases."""
-        self.recorder.phases = []
+        recorder = self.recorder
+        recorder.begin()
         item = self.items[node]
+        escape = []
         try:
             self.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
         except BaseException as error:  # noqa: BLE001 - pytest.exit and KeyboardInterrupt leave the protocol
-            self.recorder.phases.append(escaped(error, self.recorder.project))
-        return self.recorder.phases
+            escape = [escaped(error, recorder.project)]
+        recorder.settle()
+        return recorder.phases + escape
 
 
 def escaped(error: BaseException, project: Project) -> dict[str, Any]:

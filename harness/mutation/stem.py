@@ -60,7 +60,7 @@ def make_context(engine: dict[str, Any], boot: dict[str, Any]) -> Any:
     os.chdir(boot["root"])
     sys.path[:0] = [os.path.join(boot["root"], p) for p in boot["import_paths"]]
     sys.argv = ["pytest"]
-    project = engine["serving"].Project(boot["root"], boot["tests"], boot["helpers"])
+    project = engine["serving"].Project(boot["root"], boot["tests"], boot["helpers"], boot["mutated"])
     sources = engine["serving"].Sources(project)
     sources.install()
     context = engine["child"].Context(boot["root"], boot["pytest_args"], sources, boot)

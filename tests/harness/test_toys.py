@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from toys import Toy, complaints, lay, run, run_gate, snapshot, toys
+from toys import Toy, complaints, lay, read, run, run_gate, snapshot, toys
 
 ALL = toys()
 
@@ -32,3 +32,19 @@ def test_there_is_a_toy_for_every_exit_code_but_those_of_a_fault_and_an_interrup
     from harness.exit_codes import ExitCode
 
     assert {toy.expect["exit"] for toy in ALL} == set(ExitCode) - {ExitCode.INTERNAL, ExitCode.INTERRUPTED}
+
+
+def test_the_shell_that_a_run_starts_from_changes_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # -O would strip the code's own assertion, and with it the crash; a filter would redden everything.
+    for name, value in {
+        "PYTHONOPTIMIZE": "2",
+        "PYTHONWARNINGS": "error",
+        "PYTEST_ADDOPTS": "-k nothing",
+    }.items():
+        monkeypatch.setenv(name, value)
+    toy = read("assert_in_code")
+    root = lay(toy, tmp_path / "project")
+    ran = run(root, monkeypatch, "-j", "2")
+    assert complaints(toy, ran, snapshot(root)) == [], ran.text
