@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .exit_codes import ExitCode
-from .mutation import audit, catalogue, evidence, shards
+from .mutation import audit, catalogue, evidence, shards, since
 from .mutation import matrix as kill_matrix
 from .mutation import run as runs
 from .mutation.decide import Finding, exit_code
 from .mutation.errors import InputRefused
 from .mutation.selection import Selection
 from .mutation.settings import Settings, load_settings
-from .project import last_records
+from .project import last_records, say
 from .report import console, markdown
 from .report import matrix as matrix_report
 
@@ -46,8 +46,27 @@ def run(asked: Asked, tell: Callable[[str], None]) -> ExitCode:
     if asked.shard is not None:
         costs = shards.read_costs(root, settings)
         selection = replace(selection, shard=shards.parse(asked.shard), costs=costs)
+    if asked.since is not None:
+        changed = since.choose(root, settings, found, asked.since)
+        console.print_since(asked.since, changed, len(found.mutants))
+        if not changed.why and not found.problems:
+            console.print_last_line(ExitCode.ABSENT)
+            return ExitCode.ABSENT
+        selection = replace(selection, ids=frozenset(changed.why))
     if asked.isolation is not None:
         settings = replace(settings, isolation=asked.isolation)
+    if asked.audit is not None:
+        try:
+            data = evidence.load(
+                root / settings.reports / evidence.EVIDENCE, f"{settings.reports}/{evidence.EVIDENCE}"
+            )
+        except evidence.EvidenceLost as error:
+            say([f"--audit compares with the evidence: {error}"])
+            return ExitCode.ABSENT
+        ids, order = audit.sample(data["seal"], [mutant.id for mutant in found.mutants], asked.audit)
+        selection = replace(selection, ids=ids, audit=True)
+        settings = replace(settings, isolation="spawn")
+        asked = replace(asked, shuffle=order)
     return _execute(root, settings, found, selection, asked, tell)
 
 
@@ -100,6 +119,8 @@ def _demand_sense(asked: Asked) -> None:
         "--audit": asked.audit is not None,
         "--isolation": asked.isolation is not None,
     }
+    if asked.audit is not None and asked.shuffle is not None:
+        raise InputRefused(["--audit shuffles by the evidence's seal; drop --shuffle"])
     named = [name for name, wanted in given.items() if wanted]
     if len(named) > 1:
         raise InputRefused([f"{' and '.join(named)} exclude each other; give one"])

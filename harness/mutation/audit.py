@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..exit_codes import ExitCode
 from .decide import Finding
+
+
+def sample(seal: str, names: Sequence[str], wanted: int) -> tuple[frozenset[str], int]:
+    """Entries to judge again and a seed for their order: equal for equal evidence, others for other evidence."""
+    draw = random.Random(seal)
+    chosen = draw.sample(sorted(names), min(wanted, len(names)))
+    return frozenset(chosen), draw.randrange(1 << 30)
 
 
 def differences(before: Mapping[str, Any], after: Sequence[Mapping[str, Any]]) -> list[Finding]:

@@ -25,7 +25,7 @@ def tree_digests(root: Path, settings: Settings) -> dict[str, str]:
     names = _git_files(root)
     if names is None:
         names = _walked_files(root)
-    kept = [name for name in names if not _is_left_out(name, settings)]
+    kept = [name for name in names if not is_left_out(name, settings)]
     return {name: file_digest(root / name) for name in sorted(kept) if _is_regular(root / name)}
 
 
@@ -33,7 +33,8 @@ def _is_regular(path: Path) -> bool:
     return path.is_file() and not path.is_symlink()
 
 
-def _is_left_out(name: str, settings: Settings) -> bool:
+def is_left_out(name: str, settings: Settings) -> bool:
+    """Whether a file cannot change a verdict: a report, or what the configuration calls irrelevant."""
     if name == settings.reports or name.startswith(settings.reports.rstrip("/") + "/"):
         return True
     base = name.rpartition("/")[2]

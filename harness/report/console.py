@@ -12,6 +12,7 @@ from rich.table import Table
 from ..exit_codes import ExitCode
 from ..mutation.decide import Finding, counts
 from ..mutation.matrix import Matrix, Study
+from ..mutation.since import Changed
 from .matrix import sentences
 from .rows import Row, claims, common_test, control_lines, legend, rows, scope_line
 
@@ -86,6 +87,17 @@ def print_audit(way: str, records: Sequence[Mapping[str, Any]], different: Seque
         lines += [finding.sentence for finding in different]
     else:
         lines.append("audit: every verdict and every killer that killed is the evidence's")
+    for line in lines:
+        Console().print(escape(line), soft_wrap=True, highlight=False)
+
+
+def print_since(revision: str, changed: Changed, total: int) -> None:
+    """Print which entries changes ask for, and why."""
+    lines = [f"{len(changed.files)} files differ from {revision} and could change a verdict"]
+    for file in changed.files:
+        asked = [name for name, why in changed.why.items() if why == file]
+        lines += [f"  {file}: {len(asked)} entries"] if asked else []
+    lines.append(f"{len(changed.why)} of {total} entries are judged")
     for line in lines:
         Console().print(escape(line), soft_wrap=True, highlight=False)
 
