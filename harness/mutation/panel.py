@@ -58,7 +58,7 @@ def ask(
     tests = list(dict.fromkeys(test for mutant in mutants for test in wanted[mutant.id]))
     if not tests:
         return {mutant.id: {} for mutant in mutants}
-    with Servers(root, settings, jobs) as servers:
+    with Servers(root, settings, jobs, [file for mutant in mutants for file in mutant.files]) as servers:
         campaign = Campaign(root, settings, servers, jobs, tell)
         learned = servers.list_tests(tests, tests[-1:])
         lost = [test for test in tests if test not in learned["items"]]
