@@ -122,6 +122,7 @@ class Campaign:
         alone: bool = False,
         mapped: Mapping[str, list[str]] | None = None,
         together: bool = False,
+        probe: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """One fork: the slot's reply."""
         wall = self.wall(tests)
@@ -130,6 +131,8 @@ class Campaign:
         job = prepare.job(fault, mode, tests, wall, self.settings.limits)
         job["map"], job["together"] = dict(mapped or {}), together
         job["trace_import"] = fault.trace_import or self._ran_early(fault)
+        if probe is not None:
+            job["probe"] = dict(probe)
         with self.turns.alone() if alone else self.turns.shared():
             reply = self.servers.judge(job)
         spent = self.spent.setdefault(mode, {"forks": 0, "tests": 0, "cpu_s": 0.0})
@@ -176,7 +179,7 @@ class Campaign:
         """Judge one entry completely and return its record for the evidence."""
         begun = time.monotonic()
         fault = prepare.of_mutant(self.root, mutant)
-        mode, why = self._mode(fault)
+        mode, why = self.mode(fault)
         record: Record = {
             "id": mutant.id,
             "theme": mutant.theme,
@@ -206,7 +209,8 @@ class Campaign:
         self.tell(f"{mutant.id}: {ruling.verdict}")
         return record
 
-    def _mode(self, fault: Fault) -> tuple[str, str | None]:
+    def mode(self, fault: Fault) -> tuple[str, str | None]:
+        """The way of judging a fault, and why it is not by swap."""
         if self.servers.swap_refused:
             return self.reference, self.servers.swap_refused
         if not fault.swappable:

@@ -14,6 +14,7 @@ from typing import Any
 
 from . import bounds, elsewhere, live, planted, serving, wire
 from .codetree import Pair, Plan, compile_source, is_function, make_plan, nested
+from .diagnosis.recorder import Recorder
 from .facts import leaves
 from .reach import Mapper, Reach, as_watch
 from .sitting import Sitting, first_line, quiet
@@ -73,8 +74,9 @@ def answer(context: Context, job: dict[str, Any], line: Line, basetemp: str) -> 
     known = set(sys.modules)
     mapper = Mapper({context.real(file): set(names) for file, names in job.get("map", {}).items()})
     mapper.start()
+    probe = _probe(context, job, basetemp)
     try:
-        done = (_swap if job["mode"] == "swap" else _reimport)(context, job, line, basetemp, guests)
+        done = (_swap if job["mode"] == "swap" else _reimport)(context, job, line, basetemp, guests, probe)
     except live.SwapRefused as refusal:
         line.say("refused", why=str(refusal))
         return
@@ -85,7 +87,16 @@ def answer(context: Context, job: dict[str, Any], line: Line, basetemp: str) -> 
     for path, value in guests.served().items():
         if job["mode"] != "swap" and done["applied"].get(files.get(path, "")) is None and path in files:
             done["applied"][files[path]] = value
-    line.say("done", trap=trap.hit, late=late, lines=lines, **done)
+    recording = probe.told() if probe is not None else None
+    line.say("done", trap=trap.hit, late=late, lines=lines, probe=recording, **done)
+
+
+def _probe(context: Context, job: dict[str, Any], basetemp: str) -> Recorder | None:
+    """What the job asks to be recorded beside the outcome, if anything."""
+    if job.get("probe") is None:
+        return None
+    watch = as_watch({context.real(f): lines for f, lines in job["watch"].items()})
+    return Recorder(job["probe"], context.sources.project, watch, basetemp)
 
 
 def _become_another(context: Context, job: dict[str, Any], fd: int, basetemp: str) -> None:
@@ -108,12 +119,19 @@ def third_party(project: serving.Project, known: set[str]) -> list[str]:
 
 
 def _reimport(
-    context: Context, job: dict[str, Any], line: Line, basetemp: str, guests: elsewhere.Guests
+    context: Context,
+    job: dict[str, Any],
+    line: Line,
+    basetemp: str,
+    guests: elsewhere.Guests,
+    probe: Recorder | None,
 ) -> dict[str, Any]:
     sources = context.sources
     sources.put({context.real(file): text for file, text in job["overlay"].items()})
     watch = as_watch({context.real(f): lines for f, lines in job["watch"].items()})
-    early = Reach(watch if job["trace_import"] else {}, set())
+    early: Reach | Recorder = Reach(watch if job["trace_import"] else {}, set())
+    if probe is not None and (job["trace_import"] or job["probe"]["from_import"]):
+        early = probe
     sitting = Sitting(sources.project, job["nodes"], basetemp)
     line.say("started")
     broken = None
@@ -124,7 +142,7 @@ def _reimport(
     except BaseException as error:  # noqa: BLE001 - a mutant may raise anything while it is imported
         broken = {"message": first_line(error), "leaves": leaves(error, sources.project)}
     early.stop()
-    results = [] if broken else _run(sitting, job["nodes"], watch, set(), early.hit, guests, job["together"])
+    results = [] if broken else _run(sitting, job, watch, set(), early.hit, guests, probe)
     return {
         "applied": {f: sources.served.get(context.real(f)) for f in job["overlay"]},
         "functions": 0,
@@ -136,7 +154,12 @@ def _reimport(
 
 
 def _swap(
-    context: Context, job: dict[str, Any], line: Line, basetemp: str, guests: elsewhere.Guests
+    context: Context,
+    job: dict[str, Any],
+    line: Line,
+    basetemp: str,
+    guests: elsewhere.Guests,
+    probe: Recorder | None,
 ) -> dict[str, Any]:
     sitting, index = context.sitting, context.index
     if sitting is None or index is None:
@@ -152,7 +175,7 @@ def _swap(
         live.swap(index, context.real(file), plan, done)
     watch = as_watch({context.real(f): lines for f, lines in job["watch"].items()})
     line.say("started")
-    results = _run(sitting, job["nodes"], watch, done.old, False, guests, job["together"])
+    results = _run(sitting, job, watch, done.old, False, guests, probe)
     return {
         "applied": {f: serving.digest(t) if done.functions else None for f, t in job["overlay"].items()},
         "functions": done.functions,
@@ -195,12 +218,12 @@ def null_plan(old: Any, new: Any, name: str) -> Plan:
 
 def _run(
     sitting: Sitting,
-    nodes: list[str],
+    job: dict[str, Any],
     watch: dict[str, set[tuple[str, int]]],
     old: set[int],
     hit: bool,
     guests: elsewhere.Guests,
-    together: bool,
+    probe: Recorder | None,
 ) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     here = os.getpid()
@@ -212,21 +235,25 @@ def _run(
     # What configuring and importing did, every test of this fork has done; what a test did, it alone, so that
     # its observation is the same in any company.
     early, ever = set(_left), bool(_left)
-    for node in nodes:
+    for node in job["nodes"]:
         if node not in sitting.items:
             results.append({"node": node, "collected": False, "phases": [], "reached": hit, "stale": False,
                             "left": sorted(early), "joined": False})  # fmt: skip
             continue
         _left.clear()
-        reach = Reach({} if hit else watch, old)
+        reach: Reach | Recorder = Reach({} if hit else watch, old) if probe is None else probe
         reach.when_found = found
-        reach.start()
+        if isinstance(reach, Recorder):
+            reach.pin()
+            reach.attach(sitting.config)
+        else:
+            reach.start()
         phases = sitting.run(node)
         reach.stop()
         ever |= bool(_left)
         reached = hit or reach.hit or (ever and guests.reached())
         # In a matrix one test may read what an earlier one of its fork has prepared, so reach is the fork's.
-        hit = reached if together else hit
+        hit = reached if job["together"] else hit
         left = early | _left
         results.append(
             {"node": node, "collected": True, "phases": phases, "reached": reached, "stale": reach.stale,

@@ -39,6 +39,7 @@ _MODULES = (
     "slot",
     "memory",
     "elsewhere",
+    "diagnosis.recorder",
 )
 
 

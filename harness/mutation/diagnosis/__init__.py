@@ -1,0 +1,1 @@
+"""Why a mutant survives a test: measured in forked runs of the original and of the mutant."""

@@ -1,0 +1,151 @@
+"""Arrays of libraries that the process has imported already; none is ever imported here.
+
+An array is one leaf: its library, dtype and shape, a digest of its bytes, the number of its storage
+(a view shares the number of its base), and the bytes themselves when they are few or asked for.
+Bytes are compared, and not values: NaN equals itself, and -0.0 is not 0.0.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import random
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+RAW_MAX = 1024
+WHOLE_MAX = 4 << 20
+
+
+def numpy() -> Any:
+    """NumPy, if this process has imported it."""
+    return sys.modules.get("numpy")
+
+
+def torch() -> Any:
+    """torch, if this process has imported all of it."""
+    module = sys.modules.get("torch")
+    return module if module is not None and hasattr(module, "Tensor") and hasattr(module, "randn") else None
+
+
+def is_numpy(value: Any) -> bool:
+    """Whether this is a NumPy array of numbers."""
+    np = numpy()
+    return np is not None and isinstance(value, np.ndarray) and not value.dtype.hasobject
+
+
+def is_torch(value: Any) -> bool:
+    """Whether this is a torch tensor."""
+    th = torch()
+    return th is not None and isinstance(value, th.Tensor)
+
+
+def scalar(value: Any) -> str | None:
+    """The text of a NumPy scalar, a dtype or a device; None for anything else."""
+    np, th = numpy(), torch()
+    if np is not None and isinstance(value, np.generic):
+        return f"{value.dtype} {value!r}" if not value.dtype.hasobject else None
+    if np is not None and isinstance(value, np.dtype):
+        return str(value)
+    if th is not None and isinstance(value, th.dtype | th.device | th.layout | th.memory_format):
+        return str(value)
+    return None
+
+
+def leaf(value: Any, whole: bool, storages: dict[int, int]) -> tuple[str, str] | None:
+    """(kind, text) of an array, None when the value is none. The text: dtype, shape, storage, digest, bytes."""
+    try:
+        if is_numpy(value):
+            return "ndarray", _text(
+                str(value.dtype), value.shape, numpy_bytes(value), _base(value), whole, storages
+            )
+        if is_torch(value):
+            return _tensor(value, whole, storages)
+    except Exception as error:  # noqa: BLE001 - meta, sparse and nested tensors, and what others may invent
+        return "opaque", f"{type(value).__qualname__} ({type(error).__name__})"
+    return _generator(value)
+
+
+def _tensor(value: Any, whole: bool, storages: dict[int, int]) -> tuple[str, str]:
+    dtype = str(value.dtype).removeprefix("torch.")
+    told = f"{dtype}{' requires grad' if value.requires_grad else ''}"
+    plain = torch_plain(value)
+    storage = value.untyped_storage().data_ptr() if value.numel() and value.layout is torch().strided else 0
+    return "tensor", _text(told, tuple(value.shape), torch_bytes(plain), storage, whole, storages)
+
+
+def _text(dtype: str, shape: Any, raw: bytes, storage: int, whole: bool, storages: dict[int, int]) -> str:
+    number = storages.setdefault(storage, len(storages)) if storage else "-"
+    digest = hashlib.blake2b(raw, digest_size=8).hexdigest()
+    kept = raw.hex() if len(raw) <= (WHOLE_MAX if whole else RAW_MAX) else "-"
+    sizes = "x".join(str(size) for size in shape)
+    return f"{dtype}|{sizes}|{number}|{digest}|{kept}"
+
+
+def _base(value: Any) -> int:
+    while isinstance(value.base, numpy().ndarray):
+        value = value.base
+    return id(value) if value.size else 0
+
+
+def numpy_bytes(value: Any) -> bytes:
+    """The elements in C order."""
+    return bytes(numpy().ascontiguousarray(value).tobytes())
+
+
+def torch_plain(value: Any) -> Any:
+    """The elements in C order on the CPU, as bytes in a tensor that has no graph."""
+    th = torch()
+    with th.no_grad():
+        flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+        return flat.view(th.uint8) if flat.numel() else flat
+
+
+def torch_bytes(plain: Any) -> bytes:
+    """The memory of what `torch_plain` returned; needs no NumPy."""
+    return ctypes.string_at(plain.data_ptr(), plain.numel()) if plain.numel() else b""
+
+
+def beside(value: Any) -> Iterable[tuple[str, Any]]:
+    """What a tensor carries beside its elements: its gradient."""
+    if is_torch(value) and value.is_leaf and value.grad is not None:
+        yield "grad", value.grad
+
+
+def _generator(value: Any) -> tuple[str, str] | None:
+    th, legacy = torch(), sys.modules.get("numpy.random")
+    if legacy is not None and isinstance(value, legacy.Generator):
+        return "Generator", _digest(repr(value.bit_generator.state).encode())
+    if legacy is not None and isinstance(value, legacy.RandomState):
+        return "RandomState", _digest(repr(value.get_state(legacy=False)).encode())
+    if th is not None and isinstance(value, th.Generator):
+        return "Generator", _digest(torch_bytes(value.get_state()))
+    return None
+
+
+def _digest(raw: bytes) -> str:
+    return hashlib.blake2b(raw, digest_size=8).hexdigest()
+
+
+def random_states(pinned: list[str]) -> Iterable[tuple[str, str]]:
+    """(library, digest) of each global random state that was pinned when the run began."""
+    if "random" in pinned:
+        yield "random", format(hash(random.getstate()), "x")
+    if "numpy" in pinned:
+        state = sys.modules["numpy.random"].get_state()
+        yield "numpy", _digest(state[1].tobytes() + bytes(str(state[2:]), "ascii"))
+    if "torch" in pinned:
+        yield "torch", _digest(torch_bytes(torch().get_rng_state()))
+
+
+def pin_random_states(seed: int) -> list[str]:
+    """Python gives every forked process random numbers of its own; runs that are compared need the same."""
+    random.seed(seed)
+    pinned = ["random"]
+    legacy = sys.modules.get("numpy.random")
+    if legacy is not None:
+        legacy.seed(seed)
+        pinned.append("numpy")
+    # torch starts from the same number in every process.
+    return [*pinned, "torch"] if torch() is not None else pinned

@@ -1,0 +1,235 @@
+"""Exactly what differed, made grossly wrong once, in the original: does any assertion depend on it?
+
+The places come from a comparison of two recordings; only the elements that differed are touched, at the
+first border where they did. A result that cannot be changed in place is exchanged on its way out, by a
+call that the engine has put into the function's text for this one run.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import enum
+import math
+import sys
+from typing import Any
+
+from . import arrays
+from .walk import Walk
+
+LEAVE, SWALLOW = "__rowproof_leave__", "__rowproof_swallow__"
+FAR = 1000
+_NOTHING = object()
+
+
+class Poison:
+    """One poisoning: at one border of one call, these marks, in one manner (`nan`, `up`, `down` or `zero`)."""
+
+    def __init__(self, order: dict[str, Any], recorder: Any) -> None:
+        self.number, self.kind, self.manner = order["call"], order["kind"], order["manner"]
+        self.marks: list[dict[str, Any]] = order["marks"]
+        self.done: list[str] = []
+        self._over = False
+        self._recorder = recorder
+        self._active: dict[int, Any] = {}
+        setattr(builtins, LEAVE, self.leave)
+        setattr(builtins, SWALLOW, self.swallow)
+
+    def entered(self, call: Any) -> None:
+        """A mutated function was entered."""
+        self._active[id(call.frame)] = call
+        if call.number == self.number and self.kind == "enter":
+            self._apply(call, "enter")
+
+    def left(self, call: Any) -> None:
+        """It is about to leave; what can be changed in place is changed now if it was not before."""
+        self._active.pop(id(call.frame), None)
+        if call.number == self.number and self.kind == "exit" and not self._over:
+            self._apply(call, "exit")
+
+    def leave(self, result: Any = None) -> Any:
+        """Stands around every result and every yielded value of the function."""
+        call = self._active.get(id(sys._getframe(1)))
+        if call is None or call.number != self.number or self.kind != "exit" or self._over:
+            return result
+        return self._apply(call, "exit", result)
+
+    def swallow(self, error: BaseException) -> Any:
+        """Stands around the whole function when it is an exception that differed."""
+        call = self._active.get(id(sys._getframe(1)))
+        if call is None or call.number != self.number or self._over:
+            raise error
+        if any(mark["path"] == "exception" for mark in self.marks):
+            self._over = True
+            self.done.append("exception")
+            return None
+        self._apply(call, "raise", error)
+        raise error
+
+    def _apply(self, call: Any, kind: str, outcome: Any = None) -> Any:
+        self._over = True
+        roots = _Roots(call, kind, outcome, self._recorder.walk(places=True))
+        for mark in self.marks:
+            old = roots.get(mark["path"])
+            if mark["kind"] == "state":
+                _reseed(mark["path"])
+                self.done.append(mark["path"])
+            elif old is not _NOTHING:
+                new = wrong(old, mark, self.manner)
+                if new is not _NOTHING:
+                    roots.put(mark["path"], new, old)
+                    self.done.append(mark["path"])
+        return roots.outcome
+
+
+class _Roots:
+    """The roots of a border, read and written by the paths of a walk."""
+
+    def __init__(self, call: Any, kind: str, outcome: Any, walk: Walk) -> None:
+        self.call, self.outcome, self.walk = call, outcome, walk
+        self.values = dict(call.roots(kind, call.resumable, outcome))
+        for path, value in self.values.items():
+            walk.root(path, value)
+        self._now: dict[str, Any] = {}
+
+    def get(self, path: str) -> Any:
+        path = path.removesuffix("{}")
+        if path in self._now:
+            return self._now[path]
+        if path in self.values:
+            return self.values[path]
+        place = (self.walk.places or {}).get(path)
+        return place.value if place is not None else _NOTHING
+
+    def put(self, path: str, new: Any, old: Any) -> None:
+        path = path.removesuffix("{}")
+        self._now[path] = new
+        if new is old:
+            return
+        if path in self.values:
+            self._put_root(path, new)
+            return
+        place = (self.walk.places or {})[path]
+        if isinstance(place.holder, tuple):
+            before = self._now.get(place.above, place.holder)
+            parts = [*before[: place.key], new, *before[place.key + 1 :]]
+            made = type(before)(*parts) if hasattr(before, "_fields") else tuple(parts)
+            if isinstance(place.holder, tuple) and place.kind == "item":
+                self.put(place.above, made, before)
+        elif place.kind == "item":
+            place.holder[place.key] = new
+        elif isinstance(place.holder, type):
+            setattr(place.holder, place.key, new)
+        else:
+            object.__setattr__(place.holder, place.key, new)
+
+    def _put_root(self, path: str, new: Any) -> None:
+        frame = self.call.frame
+        module = str(frame.f_globals.get("__name__", ""))
+        if path in ("result", "exception"):
+            self.outcome = new
+        elif path in self.call.values:
+            self.call.values[path] = new
+        elif path.startswith(f"{module}."):
+            frame.f_globals[path.removeprefix(f"{module}.")] = new
+
+
+def wrong(value: Any, mark: dict[str, Any], manner: str) -> Any:
+    """A grossly wrong stand-in for a value, or the value itself when it was made wrong in place."""
+    if arrays.is_numpy(value) or arrays.is_torch(value):
+        return _wrong_array(value, mark, manner)
+    sign = 1 if manner in ("up", "nan") else -1
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, enum.Enum):
+        return next((other for other in type(value) if other is not value), None)
+    if manner == "zero" and isinstance(value, int | float | complex):
+        return type(value)(0)
+    if type(value) is int:
+        return value + sign * FAR
+    if isinstance(value, float | complex):
+        return type(value)(math.nan) if manner == "nan" else value + sign * FAR
+    if isinstance(value, str):
+        return value + "!" if sign > 0 else ""
+    if isinstance(value, bytes):
+        return value + b"!" if sign > 0 else b""
+    if isinstance(value, list | tuple | dict | set | frozenset | bytearray | collections.deque):
+        return _wrong_container(value, sign)
+    return FAR if value is None and sign > 0 else None
+
+
+def _wrong_container(value: Any, sign: int) -> Any:
+    if isinstance(value, tuple | frozenset):
+        if hasattr(value, "_fields") or sign < 0:
+            return ()
+        return type(value)([*value, FAR])
+    if sign < 0:
+        value.clear()
+    elif isinstance(value, dict):
+        value["poison"] = FAR
+    elif isinstance(value, set):
+        value.add(FAR)
+    else:
+        value.append(FAR if not isinstance(value, bytearray) else 1)
+    return value
+
+
+def _wrong_array(value: Any, mark: dict[str, Any], manner: str) -> Any:
+    at = mark.get("at")
+    if at is not None and not at:
+        # The elements are equal; the difference is in whether memory is shared.
+        return _NOTHING
+    sign = -1 if manner == "down" else 1
+    try:
+        if arrays.is_numpy(value):
+            return _wrong_numpy(value, at, manner, sign)
+        return _wrong_torch(value, at, manner, sign)
+    except Exception:  # noqa: BLE001 - read-only, expanded, quantised: not every array can be written to
+        return _NOTHING
+
+
+def _wrong_numpy(value: Any, at: list[int] | None, manner: str, sign: int) -> Any:
+    np = arrays.numpy()
+    new = value if value.flags.writeable else value.copy()
+    for number in range(new.size) if at is None else [n for n in at if n < new.size]:
+        if new.dtype.kind in "fc" and manner == "nan":
+            new.flat[number] = np.nan
+        elif new.dtype.kind == "b":
+            new.flat[number] = not new.flat[number]
+        elif new.dtype.kind in "fciu" and manner == "zero":
+            new.flat[number] = 0
+        elif new.dtype.kind in "fciu":
+            new.flat[number] = (new.flat[number] + np.array(sign * FAR)).astype(new.dtype)
+        else:
+            return _NOTHING
+    return new
+
+
+def _wrong_torch(value: Any, at: list[int] | None, manner: str, sign: int) -> Any:
+    th = arrays.torch()
+    with th.no_grad():
+        where = th.zeros(value.numel(), dtype=th.bool)
+        where[th.arange(value.numel()) if at is None else th.tensor([n for n in at if n < value.numel()])] = (
+            True
+        )
+        where = where.reshape(value.shape).to(value.device)
+        plain = value.detach()
+        if plain.dtype is th.bool:
+            plain[where] = ~plain[where]
+        elif manner == "nan" and (plain.is_floating_point() or plain.is_complex()):
+            plain[where] = math.nan
+        elif manner == "zero":
+            plain[where] = 0
+        else:
+            plain[where] = (plain[where].to(th.float64) + sign * FAR).to(plain.dtype)
+    return value
+
+
+def _reseed(path: str) -> None:
+    library = path.rpartition(" ")[2]
+    if library == "random":
+        sys.modules["random"].seed(FAR)
+    elif library == "numpy":
+        arrays.numpy().random.seed(FAR)
+    elif library == "torch":
+        arrays.torch().manual_seed(FAR)

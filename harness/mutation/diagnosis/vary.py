@@ -1,0 +1,173 @@
+"""Other data for the same calls: what a test feeds into the project, replaced by values that all differ.
+
+Only *outermost inputs* are varied: arguments of calls that come from outside the project. What the
+project made itself (its objects, and whatever it returned) keeps its meaning and is left alone, since
+values that a class never lets happen would tell apart what nothing can tell apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import arrays
+
+# Where the values of a ramp lie; both bounds are left out.
+RANGES = {"wide": (-2.0, 3.0), "unit": (0.02, 0.98)}
+_NOTED_MAX = 6
+_DEPTH_MAX = 6
+
+
+class Vary:
+    """Fractions on a ramp; with `rows`, equal whole numbers of one list also become unequal."""
+
+    def __init__(self, style: str, rows: bool) -> None:
+        self._low, self._high = RANGES[style]
+        self._rows = rows
+        self._kept: dict[int, Any] = {}
+        self._storages: set[int] = set()
+        self._calls = 0
+        self.noted: list[str] = []
+        self.rows_changed = False
+
+    def leave_alone(self, value: Any, depth: int = 0) -> None:
+        """Remember what the project returned."""
+        if id(value) in self._kept or depth > _DEPTH_MAX:
+            return
+        storage = _storage(value)
+        if storage:
+            self._storages.add(storage)
+        if isinstance(value, list | dict | tuple) or storage:
+            self._kept[id(value)] = value
+        if isinstance(value, dict):
+            value = list(value.values())
+        if isinstance(value, list | tuple):
+            for inner in value:
+                self.leave_alone(inner, depth + 1)
+
+    def arguments(self, values: dict[str, Any], names: list[str]) -> None:
+        """Vary the arguments of a call that has just begun."""
+        self._calls += 1
+        shift = 0.03 * (self._calls * 0.618 % 1)
+        count = sum(type(value) is float for value in values.values())
+        following: Iterator[float] = iter([(n + 1) / (count + 1.5) + shift for n in range(count)])
+        for name in names:
+            if name in values and name not in ("self", "cls"):
+                new = self._value(values[name], name, following, 0)
+                if new is not values[name]:
+                    values[name] = new
+
+    def _scaled(self, t: float) -> float:
+        # A straight line is itself too regular: its differences are all equal.
+        return self._low + (self._high - self._low) * math.pow(t, 1.5)
+
+    def _note(self, name: str, text: str) -> None:
+        if len(self.noted) < _NOTED_MAX:
+            self.noted.append(f"{name} {text}")
+
+    def _value(self, value: Any, name: str, scalars: Iterator[float], depth: int) -> Any:
+        if type(value) is float:
+            new = self._scaled(next(scalars, 0.9))
+            self._note(name, f"= {new:.3g}")
+            return new
+        if depth > _DEPTH_MAX or id(value) in self._kept or _storage(value) in self._storages:
+            return value
+        if isinstance(value, list | tuple | dict):
+            new = self._container(value, name, scalars, depth)
+        elif arrays.is_numpy(value) or arrays.is_torch(value):
+            new = self._array(value, name)
+        else:
+            return value
+        for each in (value, new):
+            self._kept[id(each)] = each
+            if (storage := _storage(each)) is not None:
+                self._storages.add(storage)
+        return new
+
+    def _container(self, value: Any, name: str, scalars: Iterator[float], depth: int) -> Any:
+        items = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+        changed: list[tuple[Any, Any]]
+        if items and all(type(inner) is float for _, inner in items):
+            changed = [(key, self._scaled((n + 0.5) / len(items))) for n, (key, _) in enumerate(items)]
+            self._note(name, "on a ramp")
+        elif self._rows and type(value) in (list, tuple) and _equal_counts([inner for _, inner in items]):
+            changed = [(key, max(inner - n, 0)) for n, (key, inner) in enumerate(items)]
+            self._note(name, f"{list(value)} as {[inner for _, inner in changed]}")
+            self.rows_changed = True
+        else:
+            changed = [
+                (key, self._value(inner, f"{name}[{key!r}]", scalars, depth + 1)) for key, inner in items
+            ]
+        if all(new is old for (_, new), (_, old) in zip(changed, items, strict=True)):
+            return value
+        if isinstance(value, tuple):
+            parts: list[Any] = [inner for _, inner in changed]
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        for key, inner in changed:
+            value[key] = inner
+        return value
+
+    def _array(self, value: Any, name: str) -> Any:
+        kind = arrays.numpy() if arrays.is_numpy(value) else arrays.torch()
+        count = value.size if arrays.is_numpy(value) else value.numel()
+        floating = value.dtype.kind == "f" if arrays.is_numpy(value) else value.is_floating_point()
+        if not count:
+            return value
+        if floating:
+            ramp = [self._scaled((n + 0.5) / count) for n in range(count)] if count <= 1 << 16 else None
+            self._note(name, "on a ramp")
+            return _filled(kind, value, ramp, lambda steps: self._low + (self._high - self._low) * steps**1.5)
+        whole = value.dtype.kind in "iu" if arrays.is_numpy(value) else not value.dtype.is_complex
+        if self._rows and whole and value.ndim == 1 and str(value.dtype).removeprefix("torch.") != "bool":
+            counts = value.tolist()
+            if _equal_counts(counts):
+                spread = [max(inner - n, 0) for n, inner in enumerate(counts)]
+                self._note(name, f"{counts} as {spread}")
+                self.rows_changed = True
+                return _filled(kind, value, spread, None)
+        return value
+
+
+def _equal_counts(values: list[Any]) -> bool:
+    """Whole numbers above zero that are all equal, at least two of them: probably one for each row."""
+    return len(values) > 1 and all(type(each) is int and each == values[0] > 0 for each in values)
+
+
+def _filled(kind: Any, value: Any, numbers: list[Any] | None, curve: Callable[[Any], Any] | None) -> Any:
+    """Write into the array, so that whoever shares it shares this; where that is refused, a new one."""
+    th = arrays.torch()
+    if kind is th:
+        with th.no_grad():
+            if numbers is None and curve is not None:
+                new = curve((th.arange(value.numel(), dtype=th.float64) + 0.5) / value.numel())
+            else:
+                new = th.tensor(numbers, dtype=th.float64)
+            new = new.reshape(value.shape).to(value.dtype).to(value.device)
+            try:
+                value.copy_(new)
+            except RuntimeError:
+                return new
+        return value
+    if numbers is None and curve is not None:
+        new = curve((kind.arange(value.size) + 0.5) / value.size)
+    else:
+        new = kind.array(numbers)
+    new = new.reshape(value.shape).astype(value.dtype)
+    if not value.flags.writeable:
+        return new
+    value[...] = new
+    return value
+
+
+def _storage(value: Any) -> int | None:
+    if arrays.is_numpy(value):
+        while isinstance(value.base, arrays.numpy().ndarray):
+            value = value.base
+        return id(value)
+    if arrays.is_torch(value):
+        try:
+            return int(value.untyped_storage().data_ptr()) or None
+        except Exception:  # noqa: BLE001 - meta, sparse and nested tensors have none
+            return None
+    return None

@@ -1,0 +1,45 @@
+"""A function's text with a hook around everything that it returns, yields or raises."""
+
+from __future__ import annotations
+
+import ast
+
+from ..anchor import definitions
+
+LEAVE, SWALLOW, _ERROR = "__rowproof_leave__", "__rowproof_swallow__", "__rowproof_error__"
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def wrapped(text: str, name: str, raising: bool) -> str | None:
+    """The module's text for one poisoned run; None when there is no such definition (a lambda)."""
+    tree = ast.parse(text)
+    nodes = [node for found, node in definitions(tree) if found == name and isinstance(node, _Function)]
+    for node in nodes:
+        inside = list(_own(node))
+        yields = any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in inside)
+        asynchronous = yields and isinstance(node, ast.AsyncFunctionDef)
+        for inner in inside:
+            bare = asynchronous and isinstance(inner, ast.Return) and inner.value is None
+            if isinstance(inner, ast.Return | ast.Yield) and not bare:
+                inner.value = _call(LEAVE, inner.value)
+        if not yields:
+            node.body.append(ast.Return(_call(LEAVE, None)))
+        if raising and not yields:
+            rescue = ast.Return(_call(SWALLOW, ast.Name(_ERROR, ast.Load())))
+            handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), _ERROR, [rescue])
+            node.body = [ast.Try(node.body, [handler], [], [])]
+    return ast.unparse(ast.fix_missing_locations(tree)) + "\n" if nodes else None
+
+
+def _call(name: str, value: ast.expr | None) -> ast.expr:
+    return ast.Call(ast.Name(name, ast.Load()), [value or ast.Constant(None)], [])
+
+
+def _own(node: ast.AST) -> list[ast.AST]:
+    """Nodes of a function without those of definitions inside it."""
+    found: list[ast.AST] = []
+    for inner in ast.iter_child_nodes(node):
+        if not isinstance(inner, _Function | ast.ClassDef | ast.Lambda):
+            found.append(inner)
+            found += _own(inner)
+    return found
