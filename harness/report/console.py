@@ -17,7 +17,9 @@ from .matrix import sentences
 from .rows import Row, claims, common_test, control_lines, legend, rows, scope_line
 
 _NARROW = 100
-_WIDE = 160
+_WIDE = 200
+# Columns that name a row; they are never folded.
+_NAMES = 2
 
 
 def print_report(predicate: Mapping[str, Any], notes: Mapping[str, Any], findings: Sequence[Finding]) -> None:
@@ -66,8 +68,8 @@ def print_table(title: str, headings: Sequence[str], cells: Sequence[Sequence[st
     if console.width < _WIDE:
         console = Console(width=_WIDE)
     table = Table(title=escape(title), title_justify="left", box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(escape(heading), overflow="fold")
+    for number, heading in enumerate(headings):
+        table.add_column(escape(heading), overflow="fold", no_wrap=number < _NAMES)
     for row in cells:
         table.add_row(*map(escape, row))
     console.print(table)

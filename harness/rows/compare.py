@@ -88,8 +88,14 @@ class Judge:
                     f"{written} elements of comp were written; {right} is right: {len(expected)} blocks of {width}{copied}",
                 ),
             )
+        self._scattered(before, after, expected)
+
+    def _scattered(self, before: Array, after: Array, expected: set[tuple[int, int]]) -> None:
+        """Exactly the cells [row, column] of completed blocks have changed."""
+        grown = after.shape[1] - before.shape[1]
         if grown:
-            before = np.concatenate([before, np.zeros((len(before), grown, width), before.dtype)], axis=1)
+            added = np.zeros((len(before), grown, before.shape[2]), before.dtype)
+            before = np.concatenate([before, added], axis=1)
         changed = {(int(r), int(c)) for r, c in np.argwhere((_bits(before) != _bits(after)).any(axis=2))}
         for row, column in sorted(changed - expected)[:1]:
             said = f"column {column} of row {row} changed; this call completes {_cells(expected)}"
