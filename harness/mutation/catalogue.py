@@ -85,6 +85,13 @@ class Mutant:
         """The verdict that keeps the promise of this entry."""
         return "survived" if self.kind == "equivalent" else "killed"
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """What evidence says of the entry beside what was observed."""
+        names = ("id", "theme", "kind", "expected", "dies_by", "twin_of")
+        lists = ("killed_by", "must_stay_green", "survives_under")
+        return {n: getattr(self, n) for n in names} | {n: list(getattr(self, n)) for n in lists}
+
 
 @dataclass
 class Catalogue:

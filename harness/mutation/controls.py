@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from . import canary, owed, prepare
@@ -16,6 +17,7 @@ from .campaign import Campaign, Record
 from .observe import observations
 from .owed import Function, Owed, Places
 from .prepare import Fault
+from .settings import Settings
 from .verdict import Reading, read
 
 
@@ -110,7 +112,7 @@ def _run_canary(campaign: Campaign, found: Places, file: str) -> Record:
     text, tests = owed.source(campaign.root, file), found.files[file]
     record: Record = {"control": owed.CANARY, "file": file, "function": None, "form": None}
     record.update(mode=campaign.reference, test=None, seen=None, sources={}, tried=0)
-    for candidate in _canaries(campaign, found, file, text):
+    for candidate in canaries(campaign.root, campaign.settings, found, file):
         fault = prepare.make_fault({file: (text, candidate.text)})
         speakers = found.functions.get((file, candidate.function), ())
         for test in list(dict.fromkeys([*speakers, *tests]))[:4]:
@@ -125,12 +127,13 @@ def _run_canary(campaign: Campaign, found: Places, file: str) -> Record:
     return record
 
 
-def _canaries(campaign: Campaign, found: Places, file: str, text: str) -> Iterator[canary.Candidate]:
-    for by_hand in campaign.settings.canary:
+def canaries(root: Path, settings: Settings, found: Places, file: str) -> Iterator[canary.Candidate]:
+    """What may be planted in a file to be seen, in order: by hand as the settings say, then the engine's own."""
+    for by_hand in settings.canary:
         if by_hand.file == file:
             edit = Edit(by_hand.file, by_hand.scope, by_hand.find, by_hand.replace)
-            yield canary.Candidate("by hand", by_hand.scope, sources(campaign.root, [edit])[file][1])
-    yield from canary.candidates(text, found.functions_of(file))
+            yield canary.Candidate("by hand", by_hand.scope, sources(root, [edit])[file][1])
+    yield from canary.candidates(owed.source(root, file), found.functions_of(file))
 
 
 def behaved(record: Mapping[str, Any]) -> str | None:

@@ -60,15 +60,19 @@ def load(path: Path, shown: str) -> dict[str, Any]:
         raw = path.read_bytes()
     except FileNotFoundError:
         raise EvidenceLost(f"there is no {shown}; run `python -m harness.mutate --report` first") from None
+    except OSError as error:
+        raise EvidenceLost(f"{shown} cannot be read: {error.strerror}") from None
     try:
         data: dict[str, Any] = json.loads(raw)
         whole = isinstance(data, dict) and data["_type"] == STATEMENT and data["predicateType"] == PREDICATE
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, RecursionError):
         raise EvidenceLost(f"{shown} is truncated or is not evidence") from None
     if not whole:
         raise EvidenceLost(f"{shown} is not evidence of this program")
     if data.get("seal") != seal(data) or raw != canonical(data):
         raise EvidenceLost(f"{shown} was edited after the run (its seal does not match)")
+    if not isinstance(data.get("predicate"), dict) or not isinstance(data.get("subject"), list):
+        raise EvidenceLost(f"{shown} holds no results: its predicate or its subject is missing")
     return data
 
 

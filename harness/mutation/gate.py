@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..exit_codes import ExitCode
-from . import evidence, prepare
+from . import evidence, prepare, written
 from .catalogue import Catalogue
 from .decide import Finding, uncontrolled, weigh
 from .inputs import tree_digests, versions
@@ -40,28 +40,40 @@ def examine(
             else ""
         )
         return [Finding(ExitCode.ABSENT, f"{error}{hint}")], None
-    predicate = data["predicate"]
-    lacking = sorted(_KEYS - set(predicate))
-    if lacking:
-        return [Finding(ExitCode.ABSENT, f"{shown} lacks {', '.join(lacking)}")], data
     findings = [Finding(ExitCode.USAGE, problem) for problem in catalogue.problems]
-    stale = list(_stale(root, settings, data))
-    findings += stale
-    findings += _versions(predicate)
-    findings += _catalogue(root, settings, catalogue, predicate)
     try:
-        # Which controls are owed follows from the judged tree, which a stale one is not.
-        findings += [] if stale else uncontrolled(root, catalogue.mutants, predicate)
-        findings += weigh(predicate)
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+        lacking = sorted(_KEYS - set(data["predicate"]))
+        if lacking:
+            return [Finding(ExitCode.ABSENT, f"{shown} lacks {', '.join(lacking)}")], None
+        findings += _held_against(root, settings, catalogue, data)
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError, RecursionError) as error:
         findings.append(Finding(ExitCode.ABSENT, f"{shown} has observations that cannot be read ({error!r})"))
+        return findings, None
     return findings, data
+
+
+def _held_against(
+    root: Path, settings: Settings, catalogue: Catalogue, data: Mapping[str, Any]
+) -> list[Finding]:
+    """The evidence against the tree; what cannot be read raises whatever it raises."""
+    predicate = data["predicate"]
+    stale = list(_stale(root, settings, data))
+    findings = [*stale, *_versions(predicate), *_catalogue(root, settings, catalogue, predicate)]
+    # Which controls are owed follows from the judged tree, which a stale one is not.
+    findings += [] if stale else uncontrolled(root, catalogue.mutants, predicate)
+    findings += weigh(predicate)
+    if not stale and not catalogue.problems:
+        odd = written.oddities(root, settings, catalogue.mutants, predicate)
+        findings += [Finding(ExitCode.ABSENT, sentence) for sentence in odd]
+    return findings
 
 
 def _stale(root: Path, settings: Settings, data: Mapping[str, Any]) -> Iterator[Finding]:
     now, then = tree_digests(root, settings), evidence.digests_of(data)
     if not then:
         yield Finding(ExitCode.ABSENT, "the evidence is bound to no file at all")
+    if len(data["subject"]) != len(then):
+        yield Finding(ExitCode.ABSENT, "the evidence names a file twice")
     changed = [name for name in then if name in now and now[name] != then[name]]
     for what, names in (
         ("changed since the run", changed),
@@ -75,11 +87,10 @@ def _stale(root: Path, settings: Settings, data: Mapping[str, Any]) -> Iterator[
 
 def _versions(predicate: Mapping[str, Any]) -> Iterator[Finding]:
     now = versions()
-    for name, then in predicate["versions"].items():
-        if now.get(name) != then:
-            yield Finding(
-                ExitCode.ABSENT, f"stale: judged with {name} {then}, here is {name} {now.get(name)}"
-            )
+    for name in dict.fromkeys([*now, *predicate["versions"]]):
+        here, then = (found.get(name, "of unknown version") for found in (now, predicate["versions"]))
+        if here != then:
+            yield Finding(ExitCode.ABSENT, f"stale: judged with {name} {then}, here is {name} {here}")
 
 
 def _catalogue(

@@ -183,25 +183,11 @@ def locked(root: Path, settings: Settings) -> Iterator[None]:
         lock.release()
 
 
-def _entry(mutant: Mutant) -> dict[str, Any]:
-    return {
-        "id": mutant.id,
-        "theme": mutant.theme,
-        "kind": mutant.kind,
-        "expected": mutant.expected,
-        "killed_by": list(mutant.killed_by),
-        "must_stay_green": list(mutant.must_stay_green),
-        "survives_under": list(mutant.survives_under),
-        "dies_by": mutant.dies_by,
-        "twin_of": mutant.twin_of,
-    }
-
-
 def _judge_all(root: Path, settings: Settings, plan: _Plan) -> _Judged:
     predicate: dict[str, Any] = {
         "versions": versions(),
         "configuration": settings.effective(),
-        "catalogue": [_entry(mutant) for mutant in plan.chosen],
+        "catalogue": [mutant.told for mutant in plan.chosen],
         "baseline": {"before": {}, "after": {}},
         "mutants": [],
         "controls": [],
@@ -219,7 +205,7 @@ def _judge_all(root: Path, settings: Settings, plan: _Plan) -> _Judged:
         if problems and plan.everyone is not plan.chosen:
             raise InputRefused(problems)
         plan.leave_out(ready.problems)
-        predicate["catalogue"] = [_entry(mutant) for mutant in plan.chosen]
+        predicate["catalogue"] = [mutant.told for mutant in plan.chosen]
         predicate["swap_refused"] = servers.swap_refused
         rows = _campaign(campaign, plan, ready.greens, predicate)
     notes = {

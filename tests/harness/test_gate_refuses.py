@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -273,3 +275,153 @@ def test_another_torch_version_is_refused(project: Path, monkeypatch: pytest.Mon
 def test_another_configuration_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edit(project, lambda data: data["predicate"]["configuration"]["limits"].update(wall_s=99.0))
     refused(project, monkeypatch, 5, "stale: the effective configuration differs from the run's")
+
+
+def _mutant(data: Any) -> Any:
+    return data["predicate"]["mutants"][0]
+
+
+def _runs(data: Any) -> Any:
+    return _mutant(data)["killers"]["tests/test_calc.py::test_f"]
+
+
+def _control(data: Any, kind: str) -> Any:
+    return next(c for c in data["predicate"]["controls"] if c["control"] == kind)
+
+
+def _copied_canary(data: Any) -> None:
+    _control(data, "canary").update(
+        seen={**_runs(data)[-1], "role": "canary"}, sources=_mutant(data)["sources"]
+    )
+
+
+def _no_greens(data: Any) -> None:
+    _mutant(data)["green"].clear()
+
+
+def _one_green_less(data: Any) -> None:
+    del _mutant(data)["green"]["tests/test_calc.py::test_weak"]
+
+
+def _greens_unproved(data: Any) -> None:
+    for when in ("before", "after"):
+        del data["predicate"]["baseline"][when]["tests/test_calc.py::test_weak"]
+
+
+def _baseline_of_a_mutant(data: Any) -> None:
+    data["predicate"]["baseline"]["before"]["tests/test_calc.py::test_f"]["source"] = {"calc.py": "0" * 64}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (_no_greens, "the-fault: no test of must_stay_green 'tests/test_calc.py::test_w*' was run"),
+        (_one_green_less, "the-fault: no test of must_stay_green 'tests/test_calc.py::test_w*' was run"),
+        (_greens_unproved, "the-fault: tests/test_calc.py::test_weak was not run without the mutant before"),
+        (_baseline_of_a_mutant, "tests/test_calc.py::test_f was run as 'baseline' of a mutated source"),
+        (_copied_canary, "control: canary in calc.py: it served a text that the engine does not make"),
+        (lambda d: _runs(d).__setitem__(0, _runs(d)[1]), "test_f run 1 is 'confirm', should be 'judge'"),
+        (lambda d: _runs(d).append(_runs(d)[1]), "test_f run 3 is 'confirm', should be 'no run at all'"),
+        (lambda d: _runs(d)[0].update(reached="no"), "reached is 'no', should be true or false"),
+        (
+            lambda d: _mutant(d)["green"]["tests/test_calc.py::test_g"][0].update(mode="guess"),
+            "'guess' is no way of judging",
+        ),
+        (lambda d: _mutant(d).update(mode="spawn"), "recorded as judged by spawn, and no killer was"),
+        (lambda d: _mutant(d).update(theme="other"), "recorded with theme other, the entry says sums"),
+        (lambda d: _mutant(d).update(killed=[]), "the killers that killed do not follow"),
+        (lambda d: _mutant(d).update(widened={"red": {}}), "the rest of the suite was searched without need"),
+        (lambda d: _mutant(d).pop("doubt"), "the-fault: the record lacks doubt"),
+        (
+            lambda d: _control(d, "canary").update(test="elsewhere"),
+            "elsewhere as 'canary' cannot speak for it",
+        ),
+        (lambda d: _control(d, "null").update(test="elsewhere"), "elsewhere as 'null' cannot speak for it"),
+        (lambda d: d["predicate"].update(versions={}), "stale: judged with python of unknown version"),
+        (lambda d: d["predicate"].update(note=1), "the evidence holds what no run writes: note"),
+        (lambda d: d["predicate"].update(complete="no"), "the evidence says complete: 'no'"),
+        (lambda d: d["predicate"].update(swap_refused="x"), "was judged by swap, which this run cannot have"),
+        (lambda d: d["predicate"]["catalogue"][0].update(must_stay_green=[]), "copy of the catalogue is not"),
+        (lambda d: d["subject"].append(d["subject"][0]), "the evidence names a file twice"),
+    ],
+)
+def test_evidence_that_no_run_would_have_written_is_refused(
+    project: Path, monkeypatch: pytest.MonkeyPatch, change: Change, sentence: str
+) -> None:
+    edit(project, change)
+    refused(project, monkeypatch, 5, sentence)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.pop("predicate"),
+        lambda d: d.update(predicate=[]),
+        lambda d: d.pop("subject"),
+        lambda d: d.update(subject=[1]),
+        lambda d: d["predicate"].update(mutants=None),
+        lambda d: d["predicate"].update(mutants=[1]),
+        lambda d: d["predicate"].update(catalogue=None),
+        lambda d: d["predicate"].update(baseline=[]),
+        lambda d: d["predicate"].update(versions=None),
+        lambda d: d["predicate"].update(controls=None),
+        lambda d: _mutant(d).update(id=[1]),
+        lambda d: _mutant(d).update(verdict=[1]),
+        lambda d: _mutant(d).pop("killers"),
+    ],
+)
+def test_evidence_of_another_shape_is_refused_without_a_traceback(
+    project: Path, monkeypatch: pytest.MonkeyPatch, change: Change
+) -> None:
+    edit(project, change)
+    assert run_gate(project, monkeypatch).code == 5
+
+
+@pytest.mark.parametrize("content", [b"[" * 200_000, b"[]\n", b"\xff\xfe", b"", b"NaN\n", b'{"_type": 3}\n'])
+def test_what_is_no_evidence_at_all_is_refused_without_a_traceback(
+    project: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    (project / "reports" / "evidence.json").write_bytes(content)
+    refused(project, monkeypatch, 5, "reports/evidence.json is")
+
+
+def test_a_folder_in_the_place_of_evidence_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "reports" / "evidence.json").unlink()
+    (project / "reports" / "evidence.json").mkdir()
+    refused(project, monkeypatch, 5, "reports/evidence.json cannot be read: Is a directory")
+
+
+def test_a_file_counts_behind_a_link_in_an_inner_checkout_and_under_any_name(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One run covers all ways in which a file of the project is not a plain tracked one.
+    shared, inner = tmp_path / "shared", project / "inner"
+    shared.mkdir()
+    inner.mkdir()
+    for path in (shared / "data.txt", shared / "other.txt", inner / "part.txt"):
+        path.write_text("1")
+    (project / "link.txt").symlink_to(shared / "data.txt")
+    (project / "folder").symlink_to(shared)
+    (project / "up").symlink_to("..")
+    Path(os.fsdecode(os.fsencode(project) + b"/\xff.txt")).write_text("")
+    os.mkfifo(project / "pipe")
+    (project / ".gitignore").write_text("reports\ntests/\n")
+    for folder in (inner, project):
+        subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    assert run(project, monkeypatch, "-j", "2").code == 0
+    assert run_gate(project, monkeypatch).code == 0
+    for path, told in (
+        (shared / "data.txt", "link.txt"),
+        (shared / "other.txt", "folder/other.txt"),
+        (inner / "part.txt", "inner/part.txt"),
+        # Ignored, but a killer's file and what stands above it.
+        (project / "tests" / "test_calc.py", "tests/test_calc.py"),
+        (project / "tests" / "conftest.py", "tests/conftest.py"),
+    ):
+        before = path.read_text()
+        path.write_text(before + "\n")
+        assert told in refused(project, monkeypatch, 5, "changed since the run").text
+        path.write_text(before)
+    (project / "link.txt").unlink()
+    (project / "link.txt").symlink_to(inner / "part.txt")
+    refused(project, monkeypatch, 5, "stale: 1 files changed since the run: link.txt")
