@@ -221,10 +221,18 @@ def _report_only() -> ExitCode:
     except evidence.EvidenceLost as error:
         say([str(error)])
         return ExitCode.ABSENT
-    notes = json.loads((reports / evidence.RUN).read_text()) if (reports / evidence.RUN).exists() else {}
-    if notes.get("evidence_seal") != data["seal"]:
+    try:
+        notes = json.loads((reports / evidence.RUN).read_bytes())
+    except (OSError, ValueError, RecursionError):
         notes = {}
-    findings = weigh(data["predicate"])
+    # Notes of another run, or no notes at all, are not this run's.
+    if not isinstance(notes, dict) or notes.get("evidence_seal") != data["seal"]:
+        notes = {}
+    try:
+        findings = weigh(data["predicate"])
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+        say([f"{reports.name}/{evidence.EVIDENCE} has observations that cannot be read ({error!r})"])
+        return ExitCode.ABSENT
     console.print_report(data["predicate"], notes, findings)
     code = exit_code(findings)
     console.print_last_line(code)

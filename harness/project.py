@@ -68,8 +68,30 @@ def progress() -> Callable[[str], None]:
     return tell
 
 
+def _outlive_the_reader() -> None:
+    """A reader that has left (`| head -1`) must not change the exit code: go on, and write to nobody."""
+    stream: Any = sys.stdout
+    if stream is None:
+        return
+
+    def quietly(action: Callable[..., Any]) -> Callable[..., Any]:
+        def act(*given: Any) -> Any:
+            try:
+                return action(*given)
+            except BrokenPipeError:
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, stream.fileno())
+                os.close(null)
+                return 0
+
+        return act
+
+    stream.write, stream.flush = quietly(stream.write), quietly(stream.flush)
+
+
 def guarded(command: typer.Typer, name: str) -> None:
     """Run a command; refusals become sentences and exit codes, never tracebacks."""
+    _outlive_the_reader()
     try:
         command(prog_name=name)
     except InputRefused as error:

@@ -17,6 +17,7 @@ from . import anchor, prepare
 from .anchor import AnchorLost, Edit
 from .campaign import Campaign, batches
 from .catalogue import KILLERS_MAX
+from .codetree import source_lines
 from .errors import InputRefused, InstrumentBroken
 from .evidence import write_atomically
 from .observe import observations
@@ -88,7 +89,7 @@ def _read(path: Path) -> str:
 
 def smallest_edit(file: str, original: str, edited: str) -> Edit:
     """The fewest whole lines that make a unique anchor and rebuild the edited text."""
-    old, new = original.splitlines(True), edited.splitlines(True)
+    old, new = source_lines(original, True), source_lines(edited, True)
     head, tail = _common(old, new)
     for more in range(len(old) + 1):
         low, high = max(head - more, 0), min(len(old) - tail + more, len(old))

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from . import nearest
+from .codetree import source_lines
 from .errors import did_you_mean
 from .toml_text import toml_string
 
@@ -90,7 +91,7 @@ def _spans(text: str, edit: Edit) -> list[tuple[int, int]]:
 
 def _line_starts(text: str) -> list[int]:
     starts = [0]
-    for line in text.splitlines(keepends=True):
+    for line in source_lines(text, keepends=True):
         starts.append(starts[-1] + len(line))
     return starts
 
@@ -188,7 +189,7 @@ def _read(path: Path) -> str:
 @lru_cache(maxsize=256)
 def _read_version(path: Path, modified_ns: int, size: int) -> str:
     # newline="" keeps the bytes' own line ends, so that the mutated text differs in the edit only.
-    with path.open(encoding="utf-8", newline="") as handle:
+    with path.open(encoding="utf-8-sig", newline="") as handle:
         return handle.read()
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .anchor import MODULE, definitions, parse
+from .codetree import source_lines
 from .planted import TRAP, WRONG, WRONG_STATE
 
 CANDIDATES_MAX = 40
@@ -38,7 +39,7 @@ class _Text:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._lines = text.splitlines(keepends=True)
+        self._lines = source_lines(text, keepends=True)
         self._starts = [0]
         for line in self._lines:
             self._starts.append(self._starts[-1] + len(line))

@@ -8,12 +8,15 @@ there shows as a differing module or class body and needs no special case.
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from types import CodeType
 from typing import Any
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,12 @@ def compile_source(text: str, filename: str) -> CodeType:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return compile(text, filename, "exec", dont_inherit=True, optimize=0)
+
+
+def source_lines(text: str, keepends: bool = False) -> list[str]:
+    """Lines as the compiler counts them: a form feed, or a line separator inside a string, ends none."""
+    ended = _LINE.findall(text)
+    return ended if keepends else [line.rstrip("\r\n") for line in ended]
 
 
 def nested(code: CodeType) -> list[CodeType]:
@@ -141,7 +150,7 @@ def watched(original: str, mutated: str, old: CodeType, new: CodeType) -> tuple[
     it; a line without bytecode stands for the nearest one above it in the same function, and line 0
     for entering the function.
     """
-    touched = _touched(original.splitlines(), mutated.splitlines())
+    touched = _touched(source_lines(original), source_lines(mutated))
     lines = {id(code): {ln for *_, ln in code.co_lines() if ln} for code in walk(new)}
     changed = list(_changed_code(old, new))
     direct = {(c.co_qualname, ln) for c in changed for ln in _own_lines(c, lines[id(c)]) & touched}
@@ -155,7 +164,7 @@ def replaced(original: str, mutated: str, old: CodeType, new: CodeType) -> tuple
 
     None when they do not say enough: something is inserted, or a line has no bytecode of its own.
     """
-    before, after = original.splitlines(), mutated.splitlines()
+    before, after = source_lines(original), source_lines(mutated)
     opcodes = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     touched = {n + 1 for tag, low, high, _, _ in opcodes if tag != "equal" for n in range(low, high)}
     pairs = {

@@ -10,6 +10,8 @@ import io
 import tokenize
 from collections.abc import Iterator, Sequence
 
+from .codetree import source_lines
+
 ALIKE_MIN = 0.6
 # Windows of lines that are looked at token by token; the comparison is quadratic.
 _REFINED = 3
@@ -69,7 +71,7 @@ def _alike(one: str, other: str) -> float:
 
 def _line_windows(text: str, find: str) -> Iterator[tuple[int, str]]:
     """(offset, text) of every run of whole lines that is about as long as `find`."""
-    lines = text.splitlines(keepends=True)
+    lines = source_lines(text, keepends=True)
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line))

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from .codetree import compile_source
+from .codetree import compile_source, source_lines
 
 _Loader: Any = importlib.machinery.SourceFileLoader
 _original_get_code: Callable[..., Any] = _Loader.get_code
@@ -56,7 +56,7 @@ class Sources:
         self.overlay = dict(overlay)
         for path, text in overlay.items():
             # No modification time: linecache then never goes back to the disk.
-            linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+            linecache.cache[path] = (len(text), None, source_lines(text, keepends=True), path)
 
     def serve(self, path: str, filename: str) -> CodeType:
         """Compile the overlay's text for `path` and note the digest of what was executed."""

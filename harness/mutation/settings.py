@@ -103,7 +103,10 @@ def load_settings(root: Path) -> Settings:
         if problems:
             raise InputRefused(problems)
     tool = document.get("tool", {})
-    table = {k: v for k, v in dict(tool.get("rowproof", {})).items() if k not in _OTHER_COMMANDS}
+    given = tool.get("rowproof", {}) if isinstance(tool, dict) else None
+    if not isinstance(given, dict):
+        raise InputRefused(["pyproject.toml: [tool.rowproof] should be a table"])
+    table = {k: v for k, v in given.items() if k not in _OTHER_COMMANDS}
     table.setdefault("tests", _default_tests(root, tool))
     settings, problems = read_table(Settings, table, "pyproject.toml [tool.rowproof]")
     if settings is None:
@@ -111,17 +114,31 @@ def load_settings(root: Path) -> Settings:
     problems = _missing_paths(root, settings)
     if settings.recheck_every < 1:
         problems.append("pyproject.toml [tool.rowproof]: recheck_every should be at least 1")
+    problems += _limits(settings.limits)
     if problems:
         raise InputRefused(problems)
     return settings
 
 
+def _limits(limits: Limits) -> list[str]:
+    """A limit that is no number at all would end every judgement, or none."""
+    least = {"wall_s": 0.0, "wall_factor": 0.0, "memory_mib": 1, "output_mib": 1}
+    found = [(key, getattr(limits, key), low) for key, low in least.items()]
+    wrong = [(key, value, low) for key, value, low in found if not low <= value < float("inf")]
+    told = [f"{key} is {value}, should be a number of at least {low}" for key, value, low in wrong]
+    told += [] if wrong or limits.wall_s + limits.wall_factor > 0 else ["wall_s and wall_factor are both 0"]
+    return [f"pyproject.toml [tool.rowproof.limits]: {sentence}" for sentence in told]
+
+
 def _default_tests(root: Path, tool: Mapping[str, Any]) -> list[str]:
     pytest_table = tool.get("pytest", {})
-    paths = pytest_table.get("ini_options", pytest_table).get("testpaths", [])
+    own = pytest_table.get("ini_options", pytest_table) if isinstance(pytest_table, dict) else {}
+    paths = own.get("testpaths", []) if isinstance(own, dict) else []
     if isinstance(paths, str):
         paths = paths.split()
-    return list(paths) or (["tests"] if (root / "tests").is_dir() else ["."])
+    # What pytest itself will refuse is not ours to explain.
+    named = [path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
+    return named or (["tests"] if (root / "tests").is_dir() else ["."])
 
 
 def _missing_paths(root: Path, settings: Settings) -> list[str]:

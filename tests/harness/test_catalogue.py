@@ -240,3 +240,29 @@ def test_unknown_settings_are_refused(root: Path, table: str, sentence: str) -> 
 def test_settings_of_other_commands_are_left_alone(root: Path) -> None:
     (root / "pyproject.toml").write_text('[tool.rowproof.identity]\nanything = "goes"\n')
     assert load_settings(root).catalogue == "mutants"
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ("tool = 3", "[tool.rowproof] should be a table"),
+        ("[tool]\nrowproof = 3", "[tool.rowproof] should be a table"),
+        ("[tool.rowproof.limits]\nwall_s = nan", "wall_s is nan, should be a number of at least 0.0"),
+        ("[tool.rowproof.limits]\nwall_factor = inf", "wall_factor is inf, should be a number"),
+        ("[tool.rowproof.limits]\nmemory_mib = -9", "memory_mib is -9, should be a number of at least 1"),
+        ("[tool.rowproof.limits]\nwall_s = 0\nwall_factor = 0", "wall_s and wall_factor are both 0"),
+    ],
+)
+def test_settings_that_are_no_table_and_limits_that_are_no_number_are_refused(
+    tmp_path: Path, table: str, sentence: str
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(table + "\n")
+    with pytest.raises(InputRefused) as refusal:
+        load_settings(tmp_path)
+    assert sentence in refusal.value.problems[0]
+
+
+@pytest.mark.parametrize("table", ["[tool]\npytest = 'x'", "[tool.pytest.ini_options]\ntestpaths = 3"])
+def test_a_pytest_table_of_another_shape_is_left_to_pytest(tmp_path: Path, table: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(table + "\n")
+    assert load_settings(tmp_path).tests == (".",)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toys import Ran, lay, read, run, run_gate
+from toys import Ran, lay, read, run, run_gate, start
 
 from harness.mutation import evidence
 from harness.mutation import gate as gate_core
@@ -425,3 +425,24 @@ def test_a_file_counts_behind_a_link_in_an_inner_checkout_and_under_any_name(
     (project / "link.txt").unlink()
     (project / "link.txt").symlink_to(inner / "part.txt")
     refused(project, monkeypatch, 5, "stale: 1 files changed since the run: link.txt")
+
+
+def test_the_report_does_without_notes_that_cannot_be_read_and_says_when_nothing_can(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for content in (b"{", b"[1]", b"\xff"):
+        (project / "reports" / "run.json").write_bytes(content)
+        assert run(project, monkeypatch, "--report-only").code == 0
+    edit(project, lambda d: d["predicate"].update(mutants=[1]))
+    told = run(project, monkeypatch, "--report-only")
+    assert told.code == 5
+    assert "has observations that cannot be read" in told.text
+
+
+def test_a_reader_that_leaves_does_not_change_the_exit_code(project: Path) -> None:
+    for module, args in (("harness.mutate", ("--report-only",)), ("harness.gate", ())):
+        reader, writer = os.pipe()
+        os.close(reader)
+        gone = start(project, module=module, args=args, stdout=writer)
+        os.close(writer)
+        assert gone.wait() == 0
