@@ -14,13 +14,13 @@ from torch_impl.xs_rolling import XsRolling
 HIDDEN = 8
 
 
-def cache(rows: int) -> XsRolling:
+def cache(rows: int, always_ragged: bool = False) -> XsRolling:
     """Rows of ratio 4, span 2, on random weights that are always the same."""
     made = torch.Generator().manual_seed(0)
     wkv, wgate = (torch.randn(16, HIDDEN, generator=made, dtype=torch.float64) for _ in range(2))
     bias = torch.randn(4, 16, generator=made, dtype=torch.float64)
-    compressor = Compressor(wkv, wgate, bias, torch.ones(8, dtype=torch.float64), Rope(4, 10000.0))
-    return XsRolling(compressor, Geometry(4, 2, 16), rows)
+    compressor = Compressor(wkv, wgate, bias, torch.ones(8, dtype=torch.float64), Rope(4, 10000))
+    return XsRolling(compressor, Geometry(4, 2, 16), rows, always_ragged=always_ragged)
 
 
 def alone(tokens: Tensor) -> XsRolling:

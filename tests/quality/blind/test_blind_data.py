@@ -12,10 +12,9 @@ from played_alone import HIDDEN, alone, cache, same
 def test_rows_stay_themselves_when_all_of_them_land_in_one_column() -> None:
     made = torch.Generator().manual_seed(1)
     xs = torch.randn(3, 8, HIDDEN, generator=made, dtype=torch.float64)
-    batch = cache(3)
-    batch.advance(xs[:, :7], [5, 6, 7])
-    rest = torch.stack([torch.cat([row[n:], row[:n]]) for row, n in zip(xs, (5, 6, 7), strict=True)])[:, :3]
-    batch.advance(rest, [3, 2, 1])
+    batch = cache(3, always_ragged=True)
+    batch.advance(xs[:, :4].contiguous(), [4, 4, 4])
+    batch.advance(xs[:, 4:].contiguous(), [4, 4, 4])
     for row in range(3):
         same(batch, row, alone(xs[row]))
 
@@ -32,7 +31,7 @@ def test_rows_stay_themselves_when_their_order_changes_and_all_are_fed_one_strea
 
 def test_a_trimmed_tail_of_zeros_holds_the_newest_tokens() -> None:
     zeros = torch.zeros(44, HIDDEN, dtype=torch.float64)
-    single, whole = alone(zeros[:40]), alone(zeros)
+    single, whole = alone(zeros[:40]).split_row(0), alone(zeros)
     single.trim_tail_to(28)
     assert single.tail().shape[1] == 12
     single.advance(zeros[None, 40:])
