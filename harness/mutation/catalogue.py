@@ -203,6 +203,11 @@ def _check_form(root: Path, table: MutantTable, lost: frozenset[str], where: str
         problems.append(
             f"{where}: dies_by is '{table.dies_by}', should be 'assertion' or the dotted name of an exception"
         )
+    if table.dies_by in ("builtins.Exception", "builtins.BaseException"):
+        # Bases count too, so these would make a kill of every crash.
+        problems.append(
+            f"{where}: dies_by is '{table.dies_by}', which every crash is; name the one that is meant"
+        )
     problems += _check_names(root, table.killed_by, "killed_by", where)
     problems += _check_names(root, table.must_stay_green, "must_stay_green", where)
     problems += [

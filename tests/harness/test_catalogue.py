@@ -97,6 +97,7 @@ def test_a_good_entry_has_no_problem(root: Path) -> None:
         (GOOD + 'kind = "equivalent"', "kind is 'equivalent' without why"),
         (GOOD + 'kind = "equal"', "key 'kind' is 'equal'"),
         (GOOD + 'dies_by = "error"', "dies_by is 'error', should be 'assertion' or the dotted name"),
+        (GOOD + 'dies_by = "builtins.Exception"', "dies_by is 'builtins.Exception', which every crash is"),
         (
             GOOD + 'twin_of = "goood"',
             "twin_of names 'goood', which is not in the catalogue; did you mean 'good'?",
