@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,9 @@ import typer
 from harness.benchmark import tables
 from harness.benchmark.state import Layer
 from harness.benchmark.tables import Effort, Row
+from harness.device import refusal
 from harness.exit_codes import ExitCode
+from harness.guard import folder_refusal, guarded
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
 
@@ -33,8 +35,9 @@ def state_table(
     device: Device = "cpu", as_json: AsJson = False, quick: Quick = False, reports: Reports = Path("reports")
 ) -> None:
     """The whole table: step against projection, ragged against uniform, flags, loop, context, sizes, memory."""
-    rows = _state(_effort(device, quick))
-    _finish("state", _unjudged(rows) if quick else rows, device, as_json, reports, "bench")
+    effort = _effort(device, quick, reports)
+    found = _measured(_state(effort), quick, as_json)
+    _write("state", "bench", found, device, as_json, reports)
 
 
 @app.command("ab")
@@ -42,15 +45,17 @@ def ab(
     device: Device = "cpu", as_json: AsJson = False, quick: Quick = False, reports: Reports = Path("reports")
 ) -> None:
     """The claim of no regression: per-row state off against on, on equal rows, B=1 and B=128."""
-    effort = _effort(device, quick)
+    effort = _effort(device, quick, reports)
     rows = (tables.flags(effort, layer, count) for layer in effort.layers[:2] for count in (1, effort.rows))
-    found = _finish("ab", _unjudged(rows) if quick else rows, device, as_json, reports, "bench-ab")
-    if not as_json:
-        held = sum(bool(row.met) for row in found)
-        print(
-            f"claim: on equal rows per-row state costs nothing. held in {held} of {len(found)} measurements.\n"
-            "Rows that differ cannot be compared: with per-row state off they are refused (advance-ragged)."
-        )
+    found = _measured(rows, quick, as_json)
+    judged = [row for row in found if row.met is not None]
+    held = f"held in {sum(bool(row.met) for row in judged)} of {len(judged)} measurements"
+    claim = [
+        f"claim: on equal rows (B=1 and B={effort.rows}) per-row state on costs what it costs off: "
+        + (held if judged else "not judged, because the sizes are small"),
+        f"rows that differ have no off to compare with, because it refuses them: {tables.refusal(effort)}",
+    ]
+    _write("ab", "bench-ab", found, device, as_json, reports, claim)
 
 
 def _state(effort: Effort) -> Iterator[Row]:
@@ -69,14 +74,13 @@ def _state(effort: Effort) -> Iterator[Row]:
         yield from tables.storage(effort, layer)
 
 
-def _effort(device: str, quick: bool) -> Effort:
+def _effort(device: str, quick: bool, reports: Path) -> Effort:
+    """What to measure and how long. Everything that can be refused is refused here, before minutes go by."""
+    refused = refusal(device) or folder_refusal("--reports", reports)
+    if refused:
+        print(f"rowproof bench: {refused}", file=sys.stderr)
+        raise typer.Exit(ExitCode.USAGE)
     torch.set_num_threads(1)
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        print(f"rowproof bench: --device {device} cannot be used here: {reason}", file=sys.stderr)
-        raise typer.Exit(ExitCode.USAGE) from None
     effort = Effort()
     sizes: dict[str, Any] = {"device": device}
     if quick:
@@ -88,19 +92,26 @@ def _effort(device: str, quick: bool) -> Effort:
     return effort
 
 
-def _unjudged(rows: Iterable[Row]) -> Iterator[Row]:
-    """The targets are set for real sizes: at small ones nothing is met and nothing missed."""
-    return (replace(row, limit="reported", met=None) for row in rows)
-
-
-def _finish(
-    what: str, rows: Iterable[Row], device: str, as_json: bool, reports: Path, name: str
-) -> list[Row]:
+def _measured(rows: Iterable[Row], quick: bool, as_json: bool) -> list[Row]:
+    """All rows, shown as they come. Targets are set for real sizes: at small ones none is met and none missed."""
     found = []
     for row in rows:
-        found.append(row)
+        found.append(replace(row, limit="reported", met=None) if quick else row)
         if not as_json:
-            print(_line(row), flush=True)
+            print(_line(found[-1]), flush=True)
+    return found
+
+
+def _write(
+    what: str,
+    name: str,
+    found: list[Row],
+    device: str,
+    as_json: bool,
+    reports: Path,
+    claim: Sequence[str] = (),
+) -> None:
+    """The table as files, and what it adds up to on screen."""
     promised = [row for row in found if row.met is not None]
     met = sum(bool(row.met) for row in promised)
     report = {
@@ -108,18 +119,20 @@ def _finish(
         "machine": _machine(device),
         "met": met,
         "promised": len(promised),
+        "claim": list(claim),
         "rows": [row.as_json() for row in found],
     }
-    reports.mkdir(exist_ok=True)
-    (reports / f"{name}.json").write_text(json.dumps(report, indent=2, sort_keys=True) + "\n")
+    text = json.dumps(report, indent=2, sort_keys=True)
+    reports.mkdir(parents=True, exist_ok=True)
+    (reports / f"{name}.json").write_text(text + "\n")
     (reports / f"{name}.md").write_text(_markdown(report, found))
     if as_json:
-        print(json.dumps(report, indent=2, sort_keys=True))
-    else:
-        print(
-            f"\ntargets met {met} of {len(promised)} · reported {len(found) - len(promised)} · {reports / name}.json"
-        )
-    return found
+        print(text)
+        return
+    print(
+        f"\ntargets met {met} of {len(promised)} · reported {len(found) - len(promised)} · {reports / name}.json"
+    )
+    print("\n".join(claim))
 
 
 def _shown(row: Row) -> str:
@@ -149,6 +162,7 @@ def _markdown(report: dict[str, Any], rows: list[Row]) -> str:
     ]
     words = {True: "yes", False: "no", None: ""}
     lines += [f"| {r.target} | {r.what} | {_shown(r)} | {r.limit} | {words[r.met]} |" for r in rows]
+    lines += [line for sentence in report["claim"] for line in ("", sentence)]
     return "\n".join(lines) + "\n"
 
 
@@ -176,8 +190,8 @@ def _machine(device: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Entry point of `python -m harness.bench` and `rowproof bench`."""
+    guarded(app, "bench")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
+from pathlib import Path
 
 import typer
 
@@ -22,3 +24,15 @@ def guarded(command: typer.Typer, name: str) -> None:
         told = f"internal error: {type(error).__name__}: {error}; please report it with the lines above"
         print(f"rowproof {name}: {told}", file=sys.stderr)
         sys.exit(int(ExitCode.INTERNAL))
+
+
+def folder_refusal(option: str, folder: Path) -> str | None:
+    """Why nothing can be written into a folder, which may not exist yet, in one sentence; None if it can be."""
+    nearest = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    if not nearest.is_dir():
+        return (
+            f"{option} is {folder}, but {nearest} is a file; it should be a folder, or a name for a new one"
+        )
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return f"{option} is {folder}, and {nearest} cannot be written; name a folder of yours"
+    return None

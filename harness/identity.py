@@ -12,6 +12,7 @@ from typing import Annotated
 import torch
 import typer
 
+from harness.device import refusal
 from harness.exit_codes import ExitCode
 from harness.guard import guarded
 from harness.report import facts
@@ -49,13 +50,6 @@ def _one_of(name: str, given: str | None, allowed: tuple[str, ...]) -> tuple[str
     return allowed if given is None else (given,)
 
 
-def _check_device(device: str) -> None:
-    try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise _usage(f"--device {device} cannot be used here: {str(error).splitlines()[0]}") from None
-
-
 def identity(
     fixture: Annotated[list[str] | None, typer.Option(help="Play this fixture only (repeatable).")] = None,
     row: Annotated[int | None, typer.Option(help="Show mismatches of this batch row only.")] = None,
@@ -74,7 +68,9 @@ def identity(
     """Play every fixture three ways and compare row by row."""
     retains, plans = _one_of("retain", retain, RETAINS), _one_of("plan", plan, PLANS)
     chosen = _choose(fixture or [], fixtures or default_folder())
-    _check_device(device)
+    refused = refusal(device)
+    if refused:
+        raise _usage(refused)
     torch.set_num_threads(1)  # plays are products of a few numbers: two threads would wait for each other
     try:
         implementation, oracle = load_subject(subject), load(ORACLE)

@@ -9,9 +9,15 @@ from typing import Annotated
 import typer
 
 from harness.exit_codes import ExitCode
+from harness.guard import folder_refusal, guarded
 from harness.rows.defaults import ORACLE, SUBJECT
 from harness.rows.search import search
-from harness.rows.subject import load
+from harness.rows.subject import load, load_subject
+
+
+def _usage(message: str) -> typer.Exit:
+    print(f"rowproof search: {message}", file=sys.stderr)
+    return typer.Exit(ExitCode.USAGE)
 
 
 def find(
@@ -21,11 +27,13 @@ def find(
     subject: Annotated[str, typer.Option(help="package.module:name of the implementation.")] = SUBJECT,
 ) -> None:
     """Play random schedules. The first that breaks row identity is shrunk and written as a fixture."""
+    refused = folder_refusal("--folder", folder)
+    if refused:
+        raise _usage(refused)
     try:
-        implementation, oracle = load(subject), load(ORACLE)
+        implementation, oracle = load_subject(subject), load(ORACLE)
     except ValueError as error:
-        print(f"rowproof search: {error}", file=sys.stderr)
-        raise typer.Exit(ExitCode.USAGE) from None
+        raise _usage(str(error)) from None
     arguments = f" --subject {subject}" if subject != SUBJECT else ""
     found = search(implementation, oracle, folder, examples=examples, seed=seed, arguments=arguments)
     if found is not None:
@@ -36,7 +44,9 @@ def find(
 
 def main() -> None:
     """Entry point of `python -m harness.search` and `rowproof search`."""
-    typer.run(find)
+    app = typer.Typer(add_completion=False)
+    app.command()(find)
+    guarded(app, "search")
 
 
 if __name__ == "__main__":

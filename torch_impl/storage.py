@@ -115,7 +115,9 @@ class RowStorage:
                 f"tokens has {len(self.tokens)} rows, base {len(self.base)}, the ring {self._ring.shape[0]}, "
                 f"comp {self._comp.shape[0]}; all should be equal"
             )
-        for row, (t, b) in enumerate(zip(self.tokens, self.base, strict=True)):
+        counts, ratio = np.array(self.tokens), self.geometry.ratio
+        need, live = self.geometry.need(counts).tolist(), self.geometry.blocks(counts).tolist()
+        for row, (t, b, first, blocks) in enumerate(zip(self.tokens, self.base, need, live, strict=True)):
             if not 0 <= b <= t:
                 raise InvariantBroken(f"base {b} should lie in 0..tokens={t}", row)
             if b + slots < t:
@@ -123,18 +125,12 @@ class RowStorage:
                     f"promises tokens {b}..{t - 1}, but the ring has {slots} slots",
                     row,
                 )
-            if self.geometry.need(t) < b:
-                raise InvariantBroken(
-                    f"base {b} lies above {self.geometry.need(t)}, the first token of the next block",
-                    row,
-                )
-            if b % self.geometry.ratio:
-                raise InvariantBroken(f"base {b} should be a multiple of {self.geometry.ratio}", row)
-            if self.geometry.blocks(t) > capacity:
-                raise InvariantBroken(
-                    f"{self.geometry.blocks(t)} blocks in {capacity} comp columns",
-                    row,
-                )
+            if first < b:
+                raise InvariantBroken(f"base {b} lies above {first}, the first token of the next block", row)
+            if b % ratio:
+                raise InvariantBroken(f"base {b} should be a multiple of {ratio}", row)
+            if blocks > capacity:
+                raise InvariantBroken(f"{blocks} blocks in {capacity} comp columns", row)
 
     def _read_tail(self, rows: Sequence[int], width: int) -> Tensor:
         """The last `width` tokens of each of `rows` [n, width, F], zeros where a row promises none."""

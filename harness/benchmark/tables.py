@@ -13,6 +13,7 @@ from harness.benchmark import huggingface, state
 from harness.benchmark.clock import Ratio, exponent, interleaved, milliseconds
 from harness.benchmark.state import Batch, Layer, cycle, new_tokens, spread_tokens
 from harness.subjects.writes import CountWrites, address
+from torch_impl.refusals import AdvanceRefused
 from torch_impl.step import Plan
 from torch_impl.storage import Retain
 
@@ -106,6 +107,7 @@ def ragged_against_uniform(effort: Effort, layer: Layer) -> Iterator[Row]:
             "<= 1.10",
             ratio.median <= 1.10,
         )
+    yield from _variants_over_a_cycle(effort, replace(uniform, tokens=ragged.tokens), uniform)
     single = cycle(uniform.open(compressor), xs, 1)
     times = [interleaved({"step": single}, 1, layer.device)["step"][0] for _ in range(steps)]
     yield Row(
@@ -116,6 +118,26 @@ def ragged_against_uniform(effort: Effort, layer: Layer) -> Iterator[Row]:
         None,
         f"{max(times) / statistics.median(times):.1f} times, {max(times) * 1e3:.1f} ms",
     )
+
+
+def _variants_over_a_cycle(effort: Effort, ragged: Batch, uniform: Batch) -> Iterator[Row]:
+    """B2: every payload and plan side by side, each over equal rows of its own payload."""
+    layer, steps = ragged.layer, ragged.layer.geometry.ratio
+    compressor, xs = layer.compressor(), new_tokens(layer, effort.rows)
+    cases = {}
+    for retain in RETAINS:
+        cases[f"{retain}, uniform"] = cycle(replace(uniform, retain=retain).open(compressor), xs, steps)
+        for plan in PLANS:
+            batch = replace(ragged, retain=retain, plan=plan)
+            cases[f"{retain}, {plan}"] = cycle(batch.open(compressor), xs, steps)
+    seconds = interleaved(cases, max(effort.repeats // (5 if steps > 16 else 1), 3), layer.device)
+    for retain in RETAINS:
+        for plan in PLANS:
+            name = f"{retain}, {plan}"
+            ratio = Ratio.of(seconds[name], seconds[f"{retain}, uniform"])
+            step = milliseconds(seconds[name])["median"] / steps
+            what = f"{layer.short}, {name}: ragged / uniform, spread {effort.spreads[-1]}, one cycle"
+            yield Row("B2", what, ratio, "reported", None, f"{step:.2f} ms a step")
 
 
 def flags(effort: Effort, layer: Layer, rows: int) -> Row:
@@ -138,6 +160,17 @@ def flags(effort: Effort, layer: Layer, rows: int) -> Row:
         held,
         f"{ratio.pairs} pairs of {steps} steps",
     )
+
+
+def refusal(effort: Effort) -> str:
+    """What per-row state off says to rows that differ, asked of it here: kind and sentence."""
+    layer = replace(effort.layers[0], hidden=64, head=64)
+    cache = Batch(layer, (64, 64), per_row_state=False).open(layer.compressor())
+    try:
+        cache.advance(new_tokens(layer, 2), [1, 0])
+    except AdvanceRefused as refused:
+        return f"{refused.kind}: {refused}"
+    raise AssertionError("per-row state off took rows that differ; it should have refused them")
 
 
 def loop_against_batch(effort: Effort, layer: Layer) -> Row:
