@@ -1,7 +1,6 @@
 """Where tokens, blocks and windows lie: pure integers, no payloads.
 
-A count is an int, or an int64 array [B] with one count per row: the formulas are the same. Arrays are NumPy's and
-stay on the host: a hundred integers cost it a third of what a tensor operation costs.
+A count is an int, or an int64 tensor [B] on the CPU with one count per row: the formulas are the same.
 Words: `ratio` r tokens become one block; a block's window spans `span` groups of r tokens (CSA 2, HCA 1);
 `margin` m is how many tokens a row may always roll back.
 """
@@ -12,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
-Integers = NDArray[np.int64]
-Count = TypeVar("Count", int, Integers)
+Count = TypeVar("Count", int, Tensor)
 
 
 def at_least_zero(n: Count) -> Count:
@@ -86,11 +84,11 @@ class Group:
     opens: bool
 
 
-def runs(first: Integers, length: Integers) -> tuple[Integers, Integers]:
+def runs(first: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
     """Row i's integers first[i] .. first[i] + length[i] - 1, all rows in order: (rows [N], integers [N])."""
-    rows = np.arange(len(length)).repeat(length)
-    before = length.cumsum() - length  # integers of the rows before
-    return rows, np.arange(len(rows)) + (first - before)[rows]
+    rows = torch.repeat_interleave(length)
+    before = length.cumsum(0) - length  # integers of the rows before
+    return rows, torch.arange(len(rows)) + (first - before)[rows]
 
 
 def groups(geometry: Geometry, tokens: Sequence[int], n_new: Sequence[int]) -> list[Group]:
