@@ -98,12 +98,11 @@ class SideBySide:
         self._tables: dict[int, Ints] = {}
 
     def feed(self, ids: list[int]) -> Ints:
-        fed = np.empty((len(ids), len(STREAMS)), dtype=np.int64)
-        fed[:] = [_ABSENT_IS.get(name, ABSENT) for name in STREAMS]
         tokens = np.array(ids, dtype=np.int64)
-        fed[tokens == 0] = 0  # memory that nobody wrote
         rows, events = np.divmod(tokens - 1, STRIDE)
-        for row in np.unique(rows[tokens > 0]).tolist():
+        fed = np.zeros((len(ids), len(STREAMS)), dtype=np.int64)  # 0: memory that nobody wrote
+        fed[tokens == ABSENT] = [_ABSENT_IS.get(name, ABSENT) for name in STREAMS]
+        for row in set(rows[tokens > 0].tolist()):
             of_row = rows == row
             fed[of_row] = self._table(row)[events[of_row]]
         return fed
@@ -148,7 +147,7 @@ class Vectors:
 
 def apart(one: Ints, other: Ints, blocks: bool) -> Iterator[str]:
     """The streams in which two arrays of one shape [..., parts * streams (+ 1: the block index)] differ."""
-    if not one.size:
+    if np.array_equal(one, other):
         return
     index = blocks and bool((one[..., -1] != other[..., -1]).any())
     if blocks:
