@@ -1,7 +1,7 @@
 """Smallest sets of tests: that still kill every entry, and that still tell all entries apart.
 
 Both are set covers. Tests that see less than another one does are dropped, then a search with bounds looks for the
-smallest set; where its budget ends, the greedy set is given, with how far it may be from the smallest.
+smallest set, from a greedy one on; where its budget ends, the best one found is given, with a bound from below.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ class Cover:
     @property
     def told(self) -> str:
         """The size in words."""
-        return f"{len(self.tests)}" if self.exact else f"{len(self.tests)} (greedy; at least {self.at_least})"
+        return (
+            f"{len(self.tests)}"
+            if self.exact
+            else f"{len(self.tests)} (the best found; at least {self.at_least})"
+        )
 
 
 def killing(rows: Mapping[str, Sequence[str]]) -> Cover:

@@ -38,6 +38,8 @@ def by_check(matrix: Matrix) -> list[tuple[str, str]]:
             tests.setdefault(test.rpartition("-")[2].removesuffix("]"), set()).add(test)
     found = []
     for name, members in sorted(tests.items()):
+        if len(members) == 1:
+            continue
         seen = [entry for entry, row in matrix.rows.items() if members & set(row)]
         alone = [entry for entry in seen if set(matrix.rows[entry]) <= members]
         told = f"kills {len(seen)} of {len(matrix.rows)} entries with {len(members)} tests"

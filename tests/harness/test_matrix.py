@@ -12,6 +12,8 @@ import pytest
 from toys import lay, read, run
 
 from harness.mutation import cover
+from harness.mutation.matrix import Matrix
+from harness.report.matrix import by_check
 
 SECOND = """
 [[mutant]]
@@ -111,10 +113,19 @@ def test_a_search_that_runs_out_says_how_far_it_may_be_off() -> None:
         for name in ("ab", "bc", "cd", "de", "ef", "fa", "abc")
     }
     assert cover.smallest(columns, budget=0).at_least <= cover.smallest(columns).at_least == 3
-    assert cover.Cover(("a", "b", "c"), 2).told == "3 (greedy; at least 2)"
+    assert cover.Cover(("a", "b", "c"), 2).told == "3 (the best found; at least 2)"
 
 
 def test_sets_that_tell_entries_apart_also_tell_each_from_none() -> None:
     rows = {"a": ["x"], "b": ["x", "y"], "twin": ["x", "y"], "unseen": []}
     assert cover.killing(rows).tests == ("x",)
     assert cover.distinguishing(rows).tests == ("x", "y")
+
+
+def test_tests_that_share_a_last_word_are_one_check() -> None:
+    tests = ["t[a-width]", "t[b-width]", "t[a-tokens]", "t[b-tokens]", "t[a-2]", "other"]
+    found = dict(by_check(Matrix(tests, {"one": ["t[a-width]"], "two": ["t[b-width]", "other"]})))
+    assert found == {
+        "width": "kills 2 of 2 entries with 2 tests, alone 1: one",
+        "tokens": "kills nothing with 2 tests",
+    }
