@@ -19,7 +19,8 @@ Flags of a run; with none of them the whole catalogue is run:
 
 Sub-commands: `list` (all entries with their last verdicts), `show ID` (one entry as a diff), `explain ID`
 (what the last run observed of it, killer by killer), `study` (what the last kill matrix says of the checks),
-and `add FILE` (the uncommitted edit of one file becomes an entry, and the file is put back).
+`add FILE` (the uncommitted edit of one file becomes an entry, and the file is put back), and `sweep PATH...`
+(faults made by operators).
 """
 
 from __future__ import annotations
@@ -164,6 +165,20 @@ def study() -> None:
         leave(ExitCode.ABSENT)
     print_study(root, settings, rows, found)
     leave(worst(finding.code for finding in matrix.findings(rows.rows, found.mutants)))
+
+
+@app.command()
+def sweep(
+    paths: Annotated[list[str], typer.Argument(help="Files or folders to make faults in.")],
+    tests: Annotated[list[str] | None, typer.Option(metavar="PATH", help="Try these tests only.")] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="ID", help="Judge these candidates only.")] = None,
+    only_list: Annotated[bool, typer.Option("--list", help="Print the candidates, judge none.")] = False,
+    jobs: Jobs = CORES,
+) -> None:
+    """Make faults by operators (mutmut's and our own) and judge each by the tests that reach it."""
+    from . import mutate_sweep
+
+    leave(mutate_sweep.sweep(paths, tests or (), only or (), only_list, jobs, progress()))
 
 
 @app.command()

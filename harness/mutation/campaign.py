@@ -123,13 +123,15 @@ class Campaign:
         mapped: Mapping[str, list[str]] | None = None,
         together: bool = False,
         probe: Mapping[str, Any] | None = None,
+        stop: int = 0,
+        patience_s: float | None = None,
     ) -> dict[str, Any]:
-        """One fork: the slot's reply."""
-        wall = self.wall(tests)
+        """One fork: the slot's reply. `stop`: end at a kill, or after so many reds; `patience_s`: another wall limit."""
+        wall = self.wall(tests) if patience_s is None else patience_s
         if mode == "spawn" and not all(test in self.seconds for test in tests):
             wall += FRESH_S
         job = prepare.job(fault, mode, tests, wall, self.settings.limits)
-        job["map"], job["together"] = dict(mapped or {}), together
+        job["map"], job["together"], job["stop"] = dict(mapped or {}), together, stop
         job["trace_import"] = fault.trace_import or self._ran_early(fault)
         if probe is not None:
             job["probe"] = dict(probe)

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .anchor import MODULE, definitions, parse
-from .codetree import source_lines
 from .planted import TRAP, WRONG, WRONG_STATE
+from .spans import Spans
 
 CANDIDATES_MAX = 40
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -34,34 +34,6 @@ class Candidate:
     text: str
 
 
-class _Text:
-    """Offsets of AST nodes in a text, and insertions that keep everything else as it is."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self._lines = source_lines(text, keepends=True)
-        self._starts = [0]
-        for line in self._lines:
-            self._starts.append(self._starts[-1] + len(line))
-
-    def at(self, line: int, column: int) -> int:
-        """Offset of an AST position, whose columns count UTF-8 bytes."""
-        prefix = self._lines[line - 1].encode()[:column].decode()
-        return self._starts[line - 1] + len(prefix)
-
-    def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
-        """Offsets of a node's first and last character."""
-        assert node.end_lineno is not None and node.end_col_offset is not None
-        return self.at(node.lineno, node.col_offset), self.at(node.end_lineno, node.end_col_offset)
-
-    def replaced(self, changes: Sequence[tuple[int, int, str]]) -> str:
-        """The text with (low, high, new) changes made, which must not overlap."""
-        text = self.text
-        for low, high, new in sorted(changes, reverse=True):
-            text = text[:low] + new + text[high:]
-        return text
-
-
 def functions(text: str, name: str) -> list[_Function]:
     """All definitions of a function name (getter and setter, overloads)."""
     return [node for found, node in definitions(parse(text)) if found == name and isinstance(node, _Function)]
@@ -69,7 +41,7 @@ def functions(text: str, name: str) -> list[_Function]:
 
 def trap(text: str, name: str) -> str | None:
     """The text with a trap as the first statement of the function; None for a lambda or a module."""
-    nodes, where = functions(text, name), _Text(text)
+    nodes, where = functions(text, name), Spans(text)
     if not nodes:
         return None
     changes = []
@@ -97,7 +69,7 @@ def renamed_local(text: str, name: str) -> str | None:
     stored = [n.id for n in names if isinstance(n.ctx, ast.Store) and n.id not in parameters]
     if not stored:
         return None
-    where, chosen = _Text(text), stored[0]
+    where, chosen = Spans(text), stored[0]
     return where.replaced([(*where.span(n), f"{chosen}_renamed") for n in names if n.id == chosen])
 
 
@@ -148,7 +120,7 @@ def _own(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _wrong_results(text: str, name: str) -> str:
-    where, changes = _Text(text), []
+    where, changes = Spans(text), []
     for node in functions(text, name):
         for inner in _own(node):
             if isinstance(inner, ast.Return | ast.Yield) and inner.value is not None:
@@ -159,7 +131,7 @@ def _wrong_results(text: str, name: str) -> str:
 
 
 def _wrong_state(text: str, name: str) -> str:
-    where, changes = _Text(text), []
+    where, changes = Spans(text), []
     for node in functions(text, name):
         arguments = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
         last = node.body[-1]
@@ -172,7 +144,7 @@ def _wrong_state(text: str, name: str) -> str:
 
 
 def _slips(text: str, name: str, node: ast.AST) -> Iterator[Candidate]:
-    where = _Text(text)
+    where = Spans(text)
     for inner in _own(node):
         if isinstance(inner, ast.Constant) and type(inner.value) is int:
             yield Candidate(
@@ -184,7 +156,7 @@ def _slips(text: str, name: str, node: ast.AST) -> Iterator[Candidate]:
             yield from _turn(where, name, inner.left, inner.op, inner.right)
 
 
-def _turn(where: _Text, name: str, left: ast.expr, operator: ast.AST, right: ast.expr) -> Iterator[Candidate]:
+def _turn(where: Spans, name: str, left: ast.expr, operator: ast.AST, right: ast.expr) -> Iterator[Candidate]:
     if type(operator) not in _TURNED:
         return
     low, high = where.span(left)[1], where.span(right)[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,14 @@ class Context:
     def real(self, file: str) -> str:
         """The real path of a file named relative to the root."""
         return os.path.realpath(os.path.join(self.root, file))
+
+
+@dataclass
+class Tools:
+    """What looks on while tests run: executed lines noted, and the probe of a diagnosis."""
+
+    mapper: Mapper
+    probe: Recorder | None
 
 
 class Line:
@@ -74,20 +83,22 @@ def answer(context: Context, job: dict[str, Any], line: Line, basetemp: str) -> 
     known = set(sys.modules)
     mapper = Mapper({context.real(file): set(names) for file, names in job.get("map", {}).items()})
     mapper.start()
-    probe = _probe(context, job, basetemp)
+    tools = Tools(mapper, _probe(context, job, basetemp))
     try:
-        done = (_swap if job["mode"] == "swap" else _reimport)(context, job, line, basetemp, guests, probe)
+        done = (_swap if job["mode"] == "swap" else _reimport)(context, job, line, basetemp, guests, tools)
     except live.SwapRefused as refusal:
         line.say("refused", why=str(refusal))
         return
     mapper.stop()
     named = {context.real(file): file for file in job.get("map", {})}
+    for result in done["results"]:
+        result["lines"] = sorted((named[path], name, line) for path, name, line in result["lines"])
     lines = sorted((named[path], name, line) for path, name, line in mapper.lines)
     late = third_party(context.sources.project, known)
     for path, value in guests.served().items():
         if job["mode"] != "swap" and done["applied"].get(files.get(path, "")) is None and path in files:
             done["applied"][files[path]] = value
-    recording = probe.told() if probe is not None else None
+    recording = tools.probe.told() if tools.probe is not None else None
     line.say("done", trap=trap.hit, late=late, lines=lines, probe=recording, **done)
 
 
@@ -124,14 +135,14 @@ def _reimport(
     line: Line,
     basetemp: str,
     guests: elsewhere.Guests,
-    probe: Recorder | None,
+    tools: Tools,
 ) -> dict[str, Any]:
     sources = context.sources
     sources.put({context.real(file): text for file, text in job["overlay"].items()})
     watch = as_watch({context.real(f): lines for f, lines in job["watch"].items()})
     early: Reach | Recorder = Reach(watch if job["trace_import"] else {}, set())
-    if probe is not None and (job["trace_import"] or job["probe"]["from_import"]):
-        early = probe
+    if tools.probe is not None and (job["trace_import"] or job["probe"]["from_import"]):
+        early = tools.probe
     sitting = Sitting(sources.project, job["nodes"], basetemp)
     line.say("started")
     broken = None
@@ -142,7 +153,7 @@ def _reimport(
     except BaseException as error:  # noqa: BLE001 - a mutant may raise anything while it is imported
         broken = {"message": first_line(error), "leaves": leaves(error, sources.project)}
     early.stop()
-    results = [] if broken else _run(sitting, job, watch, set(), early.hit, guests, probe)
+    results = [] if broken else _run(sitting, job, watch, set(), early.hit, guests, tools)
     return {
         "applied": {f: sources.served.get(context.real(f)) for f in job["overlay"]},
         "functions": 0,
@@ -159,7 +170,7 @@ def _swap(
     line: Line,
     basetemp: str,
     guests: elsewhere.Guests,
-    probe: Recorder | None,
+    tools: Tools,
 ) -> dict[str, Any]:
     sitting, index = context.sitting, context.index
     if sitting is None or index is None:
@@ -175,7 +186,7 @@ def _swap(
         live.swap(index, context.real(file), plan, done)
     watch = as_watch({context.real(f): lines for f, lines in job["watch"].items()})
     line.say("started")
-    results = _run(sitting, job, watch, done.old, False, guests, probe)
+    results = _run(sitting, job, watch, done.old, False, guests, tools)
     return {
         "applied": {f: serving.digest(t) if done.functions else None for f, t in job["overlay"].items()},
         "functions": done.functions,
@@ -223,7 +234,7 @@ def _run(
     old: set[int],
     hit: bool,
     guests: elsewhere.Guests,
-    probe: Recorder | None,
+    tools: Tools,
 ) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     here = os.getpid()
@@ -234,11 +245,11 @@ def _run(
 
     # What configuring and importing did, every test of this fork has done; what a test did, it alone, so that
     # its observation is the same in any company.
-    early, ever = set(_left), bool(_left)
+    early, ever, reds, probe = set(_left), bool(_left), 0, tools.probe
     for node in job["nodes"]:
         if node not in sitting.items:
             results.append({"node": node, "collected": False, "phases": [], "reached": hit, "stale": False,
-                            "left": sorted(early), "joined": False})  # fmt: skip
+                            "left": sorted(early), "joined": False, "seconds": 0.0, "lines": []})  # fmt: skip
             continue
         _left.clear()
         reach: Reach | Recorder = Reach({} if hit else watch, old) if probe is None else probe
@@ -248,7 +259,9 @@ def _run(
             reach.attach(sitting.config)
         else:
             reach.start()
+        begun = time.perf_counter()
         phases = sitting.run(node)
+        seconds = time.perf_counter() - begun
         reach.stop()
         ever |= bool(_left)
         reached = hit or reach.hit or (ever and guests.reached())
@@ -257,9 +270,19 @@ def _run(
         left = early | _left
         results.append(
             {"node": node, "collected": True, "phases": phases, "reached": reached, "stale": reach.stale,
-             "left": sorted(left), "joined": bool(left) and bool(guests.told())}
+             "left": sorted(left), "joined": bool(left) and bool(guests.told()),
+             "seconds": seconds, "lines": tools.mapper.take()}
         )  # fmt: skip
+        reds += any(each["outcome"] == "failed" for each in phases)
+        if job["stop"] and (_asserted(phases) or reds == job["stop"]):
+            break
     return results
+
+
+def _asserted(phases: list[dict[str, Any]]) -> bool:
+    """Whether a test looks killed. Only what it looks like: `verdict` reads the facts, and says if it was."""
+    leaves = [leaf for each in phases if each["phase"] == "call" for leaf in each["leaves"]]
+    return bool(leaves) and all(leaf["frame"] in ("test", "helper") for leaf in leaves)
 
 
 _left: set[str] = set()

@@ -89,7 +89,7 @@ def fill(campaign: Campaign, mutants: Sequence[Mutant], records: Sequence[Mappin
     def row(mutant: Mutant) -> tuple[list[str], int]:
         campaign.tell(f"matrix: {mutant.id}")
         judge = _Judge(campaign, mutant, faults[mutant.id], settled[mutant.id]["mode"])
-        killing = judge.killing(batch.tests for batch in todo if _meets(faults[mutant.id], batch.lines))
+        killing = judge.killing(batch.tests for batch in todo if meets(faults[mutant.id], batch.lines))
         return sorted({*settled[mutant.id]["killed"], *killing}), judge.unsettled
 
     for mutant, (names, unsettled) in zip(mutants, campaign.each(row, mutants), strict=True):
@@ -117,7 +117,7 @@ def _traced(campaign: Campaign, part: list[str], changed: set[tuple[str, str]]) 
     return _Batch(green, lines, seconds), [test for test in part if test not in green]
 
 
-def _meets(fault: Fault, lines: frozenset[Place]) -> bool:
+def meets(fault: Fault, lines: frozenset[Place]) -> bool:
     """Whether a batch that executed these lines of the original would execute the fault's."""
     if any(name == MODULE for _, name in fault.functions):
         return True

@@ -76,6 +76,7 @@ class Mapper:
 
     def __init__(self, functions: dict[str, set[str]]) -> None:
         self.lines: set[tuple[str, str, int]] = set()
+        self._new: set[tuple[str, str, int]] = set()
         self._functions = functions
         self._names = {name for names in functions.values() for name in names}
         self._paths: dict[str, str] = {}
@@ -88,9 +89,16 @@ class Mapper:
 
     def stop(self) -> None:
         """Stop tracing."""
+        self.take()
         if self._functions:
             sys.settrace(None)
             threading.settrace(None)
+
+    def take(self) -> set[tuple[str, str, int]]:
+        """The lines executed since it was last asked."""
+        new, self._new = self._new, set()
+        self.lines |= new
+        return new
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
         qualname = frame.f_code.co_qualname
@@ -102,11 +110,11 @@ class Mapper:
         path = self._paths[name]
         if path not in self._functions:
             return None
-        self.lines.add((path, qualname, ENTERED))
+        self._new.add((path, qualname, ENTERED))
 
         def local(inner: FrameType, what: str, value: Any) -> Any:
             if what == "line":
-                self.lines.add((path, qualname, inner.f_lineno))
+                self._new.add((path, qualname, inner.f_lineno))
             return local
 
         return local

@@ -5,6 +5,7 @@ import re
 from documents import ROOT
 
 from harness.mutation import evidence, journal, matrix, shards
+from harness.mutation.sweep import run as sweeps
 
 TEXT = (ROOT / "reports" / "README.md").read_text(encoding="utf-8")
 
@@ -20,6 +21,7 @@ def test_it_lists_every_file_that_a_run_writes():
         journal.NAME,
         matrix.NAME,
         matrix.MARKDOWN,
+        sweeps.NAME,
     ]
     others = ("bench", "identity.", "lens.")
     assert [name for name in listed if not name.startswith(others)] == written
