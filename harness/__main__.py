@@ -16,6 +16,9 @@ COMMANDS = {
     "gate": "does the evidence of the last run hold for the tree as it is now?",
 }
 
+# Judging mutants needs none of these, so a project without arrays need not install them.
+OF_ROWS = ("torch", "numpy", "safetensors")
+
 
 def main() -> None:
     """Dispatch to the command's own module."""
@@ -26,7 +29,17 @@ def main() -> None:
         print(f"{wanted}the commands are:\n{usage}", file=sys.stderr)
         sys.exit(int(ExitCode.OK if name in ("-h", "--help") else ExitCode.USAGE))
     del sys.argv[1]
-    importlib.import_module(f"harness.{name}").main()
+    try:
+        command = importlib.import_module(f"harness.{name}")
+    except ModuleNotFoundError as error:
+        if error.name not in OF_ROWS:
+            raise
+        print(
+            f"rowproof {name} needs {error.name}, which is not installed; pip install 'rowproof[rows]'",
+            file=sys.stderr,
+        )
+        sys.exit(int(ExitCode.USAGE))
+    command.main()
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ def explain(name: Annotated[str, typer.Argument(metavar="ID")]) -> None:
     mutant = _named(name, found)
     record = last_records(root, settings, partial_too=True).get(name)
     if record is None:
-        say([f"{name} was not judged yet; run `python -m harness.mutate --only {name}`"])
+        say([f"{name} was not judged yet; run `rowproof mutate --only {name}`"])
         leave(ExitCode.ABSENT)
     stale = record["sources"] != prepare.of_mutant(root, mutant).sources
     for line in entries.explained(mutant, record, stale):
@@ -150,7 +150,7 @@ def study() -> None:
 
     root, settings, found = valid()
     path = root / settings.reports / matrix.NAME
-    again = "run `python -m harness.mutate --matrix`"
+    again = "run `rowproof mutate --matrix`"
     try:
         rows = matrix.Matrix.from_data(json.loads(path.read_text()))
     except FileNotFoundError:

@@ -13,7 +13,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .anchor import MODULE, definitions, parse
+from .anchor import MODULE, definitions, first_line, parse
 from .planted import TRAP, WRONG, WRONG_STATE
 from .spans import Spans
 
@@ -47,7 +47,8 @@ def trap(text: str, name: str) -> str | None:
     changes = []
     for node in nodes:
         first = node.body[0]
-        at = where.at(first.lineno, first.col_offset)
+        line = first_line(first) if isinstance(first, _Function | ast.ClassDef) else first.lineno
+        at = where.at(line, first.col_offset)
         own_line = not where.text[:at].rpartition("\n")[2].strip()
         joint = "\n" + " " * first.col_offset if own_line else "; "
         changes.append((at, at, f"{TRAP}(){joint}"))

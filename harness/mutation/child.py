@@ -99,7 +99,9 @@ def answer(context: Context, job: dict[str, Any], line: Line, basetemp: str) -> 
         if job["mode"] != "swap" and done["applied"].get(files.get(path, "")) is None and path in files:
             done["applied"][files[path]] = value
     recording = tools.probe.told() if tools.probe is not None else None
-    line.say("done", trap=trap.hit, late=late, lines=lines, probe=recording, **done)
+    unserved = [file for file, value in done["applied"].items() if value is None]
+    copies = context.sources.project.copies(unserved) if job["mode"] != "swap" else {}
+    line.say("done", trap=trap.hit, late=late, lines=lines, probe=recording, copies=copies, **done)
 
 
 def _probe(context: Context, job: dict[str, Any], basetemp: str) -> Recorder | None:

@@ -59,7 +59,7 @@ def load(path: Path, shown: str) -> dict[str, Any]:
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        raise EvidenceLost(f"there is no {shown}; run `python -m harness.mutate --report` first") from None
+        raise EvidenceLost(f"there is no {shown}; run `rowproof mutate --report` first") from None
     except OSError as error:
         raise EvidenceLost(f"{shown} cannot be read: {error.strerror}") from None
     try:

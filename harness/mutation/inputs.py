@@ -15,14 +15,15 @@ from .edge import read_toml
 from .settings import Settings
 
 _PACKAGES = ("pytest", "numpy", "torch", "hypothesis")
-_NOISE = {"__pycache__", "node_modules", ".git"}
+# What tools leave behind: no judgement reads it, and a project without a .gitignore must not look changed by it.
+_NOISE = {"__pycache__", "node_modules", ".git", ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache"}
 
 
 def tree_digests(root: Path, settings: Settings) -> dict[str, str]:
     """sha256 of every file that git does not ignore, by path relative to the root.
 
     A link counts as where it points and what is there; a folder that is a checkout of its own counts file
-    by file. The reports folder and what the configuration calls irrelevant are left out, but never what the
+    by file. The reports folder, caches and what the configuration calls irrelevant are left out, but never what the
     catalogue itself names. Outside of a git checkout, every file counts except hidden folders, caches and
     virtual environments.
     """
@@ -119,7 +120,9 @@ def is_left_out(name: str, settings: Settings) -> bool:
     """Whether a file cannot change a verdict: a report, or what the configuration calls irrelevant."""
     if name == settings.reports or name.startswith(settings.reports.rstrip("/") + "/"):
         return True
-    base = name.rpartition("/")[2]
+    *folders, base = name.split("/")
+    if not _NOISE.isdisjoint(folders) or base == ".coverage" or base.startswith(".coverage."):
+        return True
     return any(fnmatch.fnmatch(base, rule) or fnmatch.fnmatch(name, rule) for rule in settings.irrelevant)
 
 

@@ -6,16 +6,19 @@ the tree; the metadata of installed distributions saves a fifth of a child's sta
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import pathlib
 import warnings
 from collections.abc import Iterator
+from types import CodeType
 from typing import Any
 
 from . import bounds
-from .serving import Project
+from .serving import Sources
 
 
 class _Distribution:
@@ -78,8 +81,11 @@ def leave_plugins_plain() -> None:
     cls._mark_plugins_for_rewrite = mark
 
 
-def remember_tests(project: Project, paths: list[str]) -> None:
-    """Rewrite the assertions of test modules once; no bytecode file of the project is ever read."""
+def remember_tests(sources: Sources, paths: list[str]) -> None:
+    """Rewrite the assertions of test modules once; no bytecode file of the project is ever read.
+
+    Plug-ins that a project names in `pytest_plugins` are rewritten too, so a mutant of one is served here.
+    """
     from _pytest.assertion import rewrite as pytest_rewrite
 
     rewrite: Any = pytest_rewrite
@@ -87,13 +93,24 @@ def remember_tests(project: Project, paths: list[str]) -> None:
     known = {path: plain(pathlib.Path(path), None) for path in paths}
 
     def rewrite_test(fn: Any, config: Any) -> Any:
+        text = sources.overlay.get(os.path.realpath(fn))
+        if text is not None:
+            sources.note(os.path.realpath(fn))
+            return _rewritten(rewrite, text, str(fn), config)
         hooked = config.getini("enable_assertion_pass_hook")
         return known[str(fn)] if str(fn) in known and not hooked else plain(fn, config)
 
     def no_pyc(source: Any, pyc: Any, trace: Any = lambda text: None) -> Any:
-        return read_pyc(source, pyc, trace) if project.relative(str(source)) is None else None
+        return read_pyc(source, pyc, trace) if sources.project.relative(str(source)) is None else None
 
     rewrite._rewrite_test = rewrite_test
     rewrite._read_pyc = no_pyc
     # What the stem preloaded is third-party and keeps plain asserts; that is no warning's business.
     rewrite.AssertionRewritingHook._warn_already_imported = lambda hook, name: None
+
+
+def _rewritten(rewrite: Any, text: str, path: str, config: Any) -> tuple[bytes, CodeType]:
+    source = text.encode()
+    tree = ast.parse(source, filename=path)
+    rewrite.rewrite_asserts(tree, source, path, config)
+    return importlib.util.source_hash(source), compile(tree, path, "exec", dont_inherit=True)

@@ -71,6 +71,11 @@ def first_message(reply: Mapping[str, Any], node: str) -> str:
         return str(answer["broken"]["message"])
     if answer["collect_errors"]:
         return str(answer["collect_errors"][0]["message"])
+    for file, copy in answer["copies"].items():
+        return (
+            f"the tests import {copy}, not {file}: install the project in place (pip install -e .), or name "
+            "the folder of its source in import_paths"
+        )
     for result in answer["results"]:
         if result["node"] == node:
             leaves = [leaf for phase in result["phases"] for leaf in phase["leaves"]]

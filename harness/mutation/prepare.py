@@ -53,13 +53,17 @@ def make_fault(changed: Mapping[str, tuple[str, str]]) -> Fault:
         watch[file] = watched(original, mutated, old, new)
         lines[file] = replaced(original, mutated, old, new)
     reasons = [plan.why_reimport for plan in plans.values() if plan.why_reimport]
+    functions = tuple((file, name) for file, plan in plans.items() for name in _functions(plan))
+    if not reasons and MODULE in (name for _, name in functions):
+        # A lambda or a comprehension of the module itself: without a trap, nobody knows whether the swap took effect.
+        reasons = ["it changes a lambda outside of any function, where no trap can be set"]
     return Fault(
         overlay={file: mutated for file, (_, mutated) in changed.items()},
         watch=watch,
         swappable=not reasons and not any(plan.nothing for plan in plans.values()),
         why_reimport=reasons[0] if reasons else None,
         trace_import=bool(reasons),
-        functions=tuple((file, name) for file, plan in plans.items() for name in _functions(plan)),
+        functions=functions,
         replaced=None
         if any(pairs is None for pairs in lines.values())
         else tuple((file, name, line) for file, pairs in lines.items() for name, line in pairs or ()),

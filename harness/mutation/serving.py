@@ -60,11 +60,14 @@ class Sources:
 
     def serve(self, path: str, filename: str) -> CodeType:
         """Compile the overlay's text for `path` and note the digest of what was executed."""
-        text = self.overlay[path]
-        self.served[path] = digest(text)
+        self.note(path)
+        return compile_source(self.overlay[path], filename)
+
+    def note(self, path: str) -> None:
+        """The overlay's text for `path` is about to be executed."""
+        self.served[path] = digest(self.overlay[path])
         if self.noted is not None:
             self.noted(path, self.served[path])
-        return compile_source(text, filename)
 
     def original(self, path: str, filename: str) -> CodeType:
         """The compiled original of a project file, compiled once per server."""
@@ -102,6 +105,11 @@ class Project:
             self._kinds[filename] = self._find_kind(filename)
         return self._kinds[filename]
 
+    def holds_tests(self, path: str) -> None:
+        """A test was collected from this file, whatever it is called."""
+        if self.kind(path) == "code" and os.path.realpath(path) not in self._mutated:
+            self._kinds[path] = "test"
+
     def _find_kind(self, filename: str) -> str | None:
         if filename.startswith("<") or self.relative(filename) is None:
             return None
@@ -120,6 +128,27 @@ class Project:
             p for p in self._tests if p != self.root and not any(_holds(p, file) for file in self._mutated)
         ]
         return "test" if any(_holds(p, real) for p in trees) else "code"
+
+    def copies(self, files: list[str]) -> dict[str, str]:
+        """Which imported modules outside the project look like copies of these files of it, by their paths."""
+        imported = [(name, str(getattr(m, "__file__", None) or "")) for name, m in list(sys.modules.items())]
+        foreign = [
+            (name, path) for name, path in imported if path.endswith(".py") and not self.relative(path)
+        ]
+        found: dict[str, str] = {}
+        for file in files:
+            # The longest end of its path that another file shares; a bare name only of a module without package.
+            parts = file.split("/")
+            ends = ["/".join(parts[n:]) for n in range(len(parts)) if parts[n:] != ["__init__.py"]]
+            hits = [
+                path
+                for end in ends
+                for name, path in foreign
+                if path.endswith(f"/{end}") and ("/" in end or "." not in name)
+            ]
+            if hits:
+                found[file] = hits[0]
+        return found
 
 
 def _holds(path: str, real: str) -> bool:

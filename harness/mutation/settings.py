@@ -5,7 +5,7 @@ Every key is optional; without the table the engine works on any pytest project.
     [tool.rowproof]
     catalogue = "mutants"              # folder of the catalogue, one TOML file per theme
     roots = ["."]                      # mutated files must lie under one of these
-    tests = ["tests"]                  # test trees; default: pytest's testpaths, else tests/, else "."
+    tests = ["tests"]                  # test trees; default: pytest's own testpaths, else tests/, else "."
     suite = []                         # where to look when no listed killer fires; default: the tests
     matrix = []                        # what `--matrix` tries beside every listed killer; default: the suite
     helpers = []                       # files or folders, outside the tests, whose assertions count as test assertions
@@ -35,14 +35,16 @@ An unknown key is refused with the nearest known one. Sub-tables of other comman
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from .edge import read_table, read_toml
 from .errors import InputRefused
+from .pytest_ini import where_tests_are
 
+_WHERE = "pyproject.toml [tool.rowproof]"
 _OTHER_COMMANDS = ("identity", "lens", "bench")
 
 
@@ -107,11 +109,11 @@ def load_settings(root: Path) -> Settings:
     if not isinstance(given, dict):
         raise InputRefused(["pyproject.toml: [tool.rowproof] should be a table"])
     table = {k: v for k, v in given.items() if k not in _OTHER_COMMANDS}
-    table.setdefault("tests", _default_tests(root, tool))
-    settings, problems = read_table(Settings, table, "pyproject.toml [tool.rowproof]")
+    table.setdefault("tests", where_tests_are(root))
+    settings, problems = read_table(Settings, table, _WHERE)
     if settings is None:
         raise InputRefused(problems)
-    problems = _missing_paths(root, settings)
+    problems = _wrong_paths(root, settings)
     if settings.recheck_every < 1:
         problems.append("pyproject.toml [tool.rowproof]: recheck_every should be at least 1")
     problems += _limits(settings.limits)
@@ -130,28 +132,31 @@ def _limits(limits: Limits) -> list[str]:
     return [f"pyproject.toml [tool.rowproof.limits]: {sentence}" for sentence in told]
 
 
-def _default_tests(root: Path, tool: Mapping[str, Any]) -> list[str]:
-    pytest_table = tool.get("pytest", {})
-    own = pytest_table.get("ini_options", pytest_table) if isinstance(pytest_table, dict) else {}
-    paths = own.get("testpaths", []) if isinstance(own, dict) else []
-    if isinstance(paths, str):
-        paths = paths.split()
-    # What pytest itself will refuse is not ours to explain.
-    named = [path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
-    return named or (["tests"] if (root / "tests").is_dir() else ["."])
-
-
-def _missing_paths(root: Path, settings: Settings) -> list[str]:
+def _wrong_paths(root: Path, settings: Settings) -> list[str]:
+    made = {"catalogue": (settings.catalogue,), "reports": (settings.reports,)}
     named = {
         "roots": settings.roots,
         "helpers": settings.helpers,
         "tests": settings.tests,
         "suite": settings.suite,
         "matrix": settings.matrix,
+        "import_paths": settings.import_paths,
     }
-    return [
-        f"pyproject.toml [tool.rowproof]: {key} names '{path}', which does not exist; name an existing path"
-        for key, paths in named.items()
+    found = [(key, path) for key, paths in (made | named).items() for path in paths]
+    problems = [
+        f"{_WHERE}: {key} names '{path}', which is not inside the project; move it there, or run rowproof "
+        "in the folder that holds both"
+        for key, path in found
+        if Path(path).is_absolute() or os.path.normpath(path).split(os.sep)[0] == ".."
+    ]
+    problems += [
+        f"{_WHERE}: {key} is '{path}', the project itself; give it a folder of its own"
+        for key, paths in made.items()
         for path in paths
-        if not (root / path).exists()
+        if os.path.normpath(path) == "."
+    ]
+    return problems or [
+        f"{_WHERE}: {key} names '{path}', which does not exist; name an existing path"
+        for key, path in found
+        if key in named and not (root / path).exists()
     ]

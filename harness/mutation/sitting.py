@@ -7,11 +7,11 @@ hook wrappers of pytest-timeout and of the warning filters.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from typing import Any
 
+from . import neutral
 from .facts import leaves, message
 from .serving import Project
 
@@ -94,9 +94,10 @@ class Sitting:
 
         # A private cache folder: the project's own one is neither read (thousands of lines) nor written.
         private = [f"--basetemp={self._basetemp}", "-o", f"cache_dir={self._basetemp}-cache"]
-        line = [*extra, f"--rootdir={root}", "--tb=no", "--no-header", *private, *_neutral(), *self._args]
+        line = [*extra, f"--rootdir={root}", "--tb=no", "--no-header", *private, *self._args]
         _use_hypothesis_profile()
-        self.config: Any = _pytest.config._prepareconfig(line)
+        self.config: Any = _pytest.config._prepareconfig(line, [neutral.early()])
+        neutral.set_back(self.config)
         pytest.hookimpl(wrapper=True)(Recorder.pytest_runtest_makereport)
         self.config.pluginmanager.register(self.recorder, "rowproof-recorder")
         self.config._do_configure()
@@ -114,6 +115,9 @@ class Sitting:
             self.not_found = str(error).splitlines() if not error.args else [str(a) for a in error.args]
         for item in getattr(session, "items", []):
             self.items[item.nodeid] = item
+            if not hasattr(item, "dtest"):
+                # A doctest stands in the code's own file; every other item says which file holds tests.
+                self.recorder.project.holds_tests(str(item.path))
             _settle_hypothesis(item)
 
     def restart_capture(self) -> None:
@@ -149,24 +153,6 @@ class Sitting:
 def escaped(error: BaseException, project: Project) -> dict[str, Any]:
     """The facts of an exception that left pytest itself."""
     return {"phase": "protocol", "outcome": "failed", "xfail": False, "leaves": leaves(error, project)}
-
-
-def _importable(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
-
-
-def _neutral() -> list[str]:
-    # Options are overridden and plug-ins kept: `-p no:xdist` would make an `-n 2` of addopts a usage error.
-    options = []
-    if _importable("xdist"):
-        options.append("-n0")
-    if _importable("pytest_cov"):
-        options.append("--no-cov")
-    if _importable("pytest_randomly"):
-        options += ["-p", "no:randomly"]
-    if _importable("pytest_rerunfailures"):
-        options += ["--reruns", "0"]
-    return options
 
 
 def _profile(parent: Any) -> Any:

@@ -20,7 +20,7 @@ def main(note: str) -> None:
     stem = _stem()
     engine = stem.load_engine()
     context = stem.make_context(engine, facts["boot"])
-    engine["memory"].remember_tests(context.sources.project, [])
+    engine["memory"].remember_tests(context.sources, [])
     # Only third-party modules write bytecode, and only into this run's folder; it spares the next one seconds.
     sys.dont_write_bytecode = False
     os.set_inheritable(facts["fd"], False)

@@ -33,6 +33,7 @@ _MODULES = (
     "live",
     "reach",
     "facts",
+    "neutral",
     "sitting",
     "planted",
     "child",
@@ -118,7 +119,7 @@ class Stem:
     def do_preload(self, message: dict[str, Any]) -> dict[str, Any]:
         """Import third-party modules that a child turned out to need; some cannot be, and that is fine."""
         self.engine["memory"].import_all(message["modules"])
-        self.engine["memory"].remember_tests(self.context.sources.project, message["rewritten"])
+        self.engine["memory"].remember_tests(self.context.sources, message["rewritten"])
         self.engine["memory"].remember_distributions()
         for path in message["sources"]:
             self.context.sources.original(path, path)

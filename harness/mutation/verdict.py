@@ -12,9 +12,10 @@ from enum import StrEnum
 from typing import Any
 
 from ..exit_codes import ExitCode
+from .facts import DOCTEST_FAILED
 
 Observation = Mapping[str, Any]
-_TEST_DEATHS = ("builtins.AssertionError", "pytest.Failed")
+_TEST_DEATHS = ("builtins.AssertionError", "pytest.Failed", DOCTEST_FAILED)
 _CANNOT_ANSWER = 97
 
 
@@ -172,7 +173,7 @@ def _death(status: int) -> str:
 
 
 def fate(attempts: Sequence[Observation], sources: Mapping[str, str], dies_by: str = "assertion") -> Read:
-    """Fold all runs of one killer. A kill needs a confirmation by reimport, a timeout a lonely rerun.
+    """Fold all runs of one killer. A kill needs a confirmation by reimport, and each timeout a lonely rerun.
 
     A swap that saw nothing proves nothing (a primed cache, a compiled function), so only its kills
     and timeouts count; reimport is the reference for everything else.
@@ -196,6 +197,10 @@ def fate(attempts: Sequence[Observation], sources: Mapping[str, str], dies_by: s
     if len(weighty) < 2 or weighty[1][0]["mode"] == "swap":
         return Read(Reading.UNKNOWN, "the kill was not confirmed", needs="confirm")
     second = weighty[1][1]
+    if second.reading is Reading.TIMED_OUT:
+        if len(weighty) < 3 or weighty[2][0]["role"] != "alone":
+            return Read(Reading.UNKNOWN, "the confirmation timed out and was not run alone", needs="alone")
+        second = weighty[2][1]
     if second.reading is not Reading.KILLED:
         return Read(Reading.FLAKY, f"killed once; the confirmation: {second.reading} {second.note}".strip())
     return first

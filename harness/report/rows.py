@@ -37,7 +37,9 @@ def rows(predicate: Mapping[str, Any], notes: Mapping[str, Any]) -> list[Row]:
 
 def _row(record: Mapping[str, Any], messages: Mapping[str, str]) -> Row:
     promised = record["verdict"] == record["expected"]
-    told = next((messages[test] for test in record["killed"] if test in messages), "")
+    unapplied = record["verdict"] == Verdict.NOT_APPLIED
+    speakers = record["killers"] if unapplied else record["killed"]
+    told = next((messages[test] for test in speakers if test in messages), "")
     if not promised:
         told = record["reason"] + (f" | {told}" if told else "")
     killers = tuple(record["killed"]) or tuple(f"(listed) {test}" for test in record["killers"])

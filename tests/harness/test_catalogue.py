@@ -229,6 +229,10 @@ def test_a_missing_catalogue_folder_says_what_to_create(tmp_path: Path) -> None:
         ("[tool.rowproof.limits]\nwal_s = 1", "unknown key 'limits.wal_s'; did you mean 'wall_s'?"),
         ("[tool.rowproof.limits]\nwall_s = 'long'", "key 'limits.wall_s' is 'long'"),
         ('roots = ["nowhere"]', "roots names 'nowhere', which does not exist"),
+        ('import_paths = ["src"]', "import_paths names 'src', which does not exist"),
+        ('catalogue = "../mutants"', "catalogue names '../mutants', which is not inside the project"),
+        ('tests = ["/tmp"]', "tests names '/tmp', which is not inside the project"),
+        ('reports = "."', "reports is '.', the project itself; give it a folder of its own"),
     ],
 )
 def test_unknown_settings_are_refused(root: Path, table: str, sentence: str) -> None:
@@ -267,3 +271,26 @@ def test_settings_that_are_no_table_and_limits_that_are_no_number_are_refused(
 def test_a_pytest_table_of_another_shape_is_left_to_pytest(tmp_path: Path, table: str) -> None:
     (tmp_path / "pyproject.toml").write_text(table + "\n")
     assert load_settings(tmp_path).tests == (".",)
+
+
+@pytest.mark.parametrize(
+    ("files", "tests"),
+    [
+        ({}, (".",)),
+        ({"tests/test_a.py": ""}, ("tests",)),
+        ({"pyproject.toml": '[tool.pytest.ini_options]\ntestpaths = ["checks"]', "checks/a.py": ""}, ("checks",)),
+        ({"pyproject.toml": '[tool.pytest]\ntestpaths = ["a/*"]', "a/b/x.py": "", "a/c/x.py": ""}, ("a/b", "a/c")),
+        ({"pytest.ini": "[pytest]\ntestpaths = tests/ src", "tests/x": "", "src/x": ""}, ("tests", "src")),
+        ({"tox.ini": "[pytest]\ntestpaths = a", "setup.cfg": "[tool:pytest]\ntestpaths = b", "a/x": "", "b/x": ""}, ("a",)),
+        ({"pytest.ini": "", "tox.ini": "[pytest]\ntestpaths = a", "a/x": ""}, (".",)),
+        ({"setup.cfg": "[tool:pytest]\ntestpaths =\n    b\n    gone", "b/x": ""}, ("b",)),
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_tests_are_where_the_projects_own_pytest_looks(
+    tmp_path: Path, files: dict[str, str], tests: tuple[str, ...]
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert load_settings(tmp_path).tests == tests

@@ -115,7 +115,7 @@ def test_explain_of_what_was_never_judged_says_how_to_judge_it(
 ) -> None:
     ran = run(project, monkeypatch, "explain", "the-fault")
     assert ran.code == 5
-    assert "run `python -m harness.mutate --only the-fault`" in ran.text
+    assert "run `rowproof mutate --only the-fault`" in ran.text
 
 
 def test_the_report_shows_killers_whole_and_their_common_test_once(

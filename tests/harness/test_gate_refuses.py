@@ -58,9 +58,7 @@ def refused(project: Path, monkeypatch: pytest.MonkeyPatch, code: int, sentence:
 
 def test_no_report_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "reports" / "evidence.json").unlink()
-    refused(
-        project, monkeypatch, 5, "there is no reports/evidence.json; run `python -m harness.mutate --report`"
-    )
+    refused(project, monkeypatch, 5, "there is no reports/evidence.json; run `rowproof mutate --report`")
 
 
 def test_a_truncated_report_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

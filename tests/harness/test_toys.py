@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from toys import Toy, complaints, lay, read, run, run_gate, snapshot, toys
+from toys import Toy, audit, complaints, lay, read, run, run_gate, snapshot, toys
 
 ALL = toys()
 
@@ -18,6 +18,17 @@ def test_a_toy_ends_as_its_file_says(toy: Toy, tmp_path: Path, monkeypatch: pyte
     assert complaints(toy, ran, before) == [], ran.text
     if "verdicts" in toy.expect:
         assert run_gate(root, monkeypatch).code == toy.expect["exit"]
+
+
+@pytest.mark.parametrize(
+    "toy, way",
+    [(toy, way) for toy in ALL for way in toy.expect.get("audits", {})],
+    ids=lambda value: value.name if isinstance(value, Toy) else value,
+)
+def test_a_toy_ends_the_same_by_one_way_of_judging_alone(
+    toy: Toy, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert audit(toy, lay(toy, tmp_path / "project"), monkeypatch, way) == []
 
 
 def test_there_is_a_toy_for_every_verdict() -> None:

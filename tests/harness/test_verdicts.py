@@ -141,6 +141,10 @@ def test_a_timeout_beside_others_gives_way_to_what_happens_alone() -> None:
     assert needs_another([timeout, alone], SOURCES, "assertion") == "confirm"
     assert fate([timeout, alone, seen(role="confirm")], SOURCES).reading is Reading.KILLED
     assert fate([timeout, seen("passed", role="alone")], SOURCES).reading is Reading.PASSED
+    late = {"mode": "reimport", "role": "confirm", "end": "timeout"}
+    assert needs_another([seen(), late], SOURCES, "assertion") == "alone"
+    assert fate([seen(), late, alone], SOURCES).reading is Reading.KILLED
+    assert fate([seen(), late, {**late, "role": "alone"}], SOURCES).reading is Reading.FLAKY
 
 
 def test_the_counts_always_add_up_to_the_catalogue() -> None:

@@ -5,11 +5,14 @@ A toy is one TOML file in tests/toy: a sentence (`says`), its files, and what a 
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +37,8 @@ class Toy:
     says: str
     files: dict[str, str]
     expect: dict[str, Any] = field(default_factory=dict)
+    # Folder by standard extension module: its compiled file is copied there, as part of the project.
+    extensions: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -61,7 +66,36 @@ def toys() -> list[Toy]:
 def read(name: str) -> Toy:
     """One toy by name."""
     data = tomllib.loads((FOLDER / f"{name}.toml").read_text())
-    return Toy(name, data["says"], data["files"], data["expect"])
+    files, expect = dict(data["files"]), dict(data["expect"])
+    if "items" in data:
+        items = [dict(zip(data["items"]["columns"], row, strict=True)) for row in data["items"]["rows"]]
+        files["mutants/items.toml"] = "\n".join(_entries(data["items"], items))
+        made = [(item, verdict) for item in items for verdict in ("kills", "survives")]
+        expect["verdicts"] = {f"{item['name']}-{verdict}": _ENDS[verdict] for item, verdict in made}
+        expect["nulls"] = [(item["scope"], item["mode"]) for item in items]
+        expect["modes"] = {f"{item['name']}-{verdict}": item["mode"] for item, verdict in made}
+    return Toy(name, data["says"], files, expect, data.get("extensions", {}))
+
+
+_ENDS = {"kills": "killed", "survives": "survived"}
+
+
+def _entries(shared: dict[str, Any], items: list[dict[str, str]]) -> Iterator[str]:
+    """Catalogue entries of a toy that lists its faults as rows: one that its test sees, one that it cannot see."""
+    for item in items:
+        for which in _ENDS:
+            yield "[[mutant]]"
+            for key, value in (
+                ("id", f"{item['name']}-{which}"),
+                ("file", item.get("file") or shared["file"]),
+                ("scope", item["scope"]),
+                ("find", item["find"]),
+                ("replace", item[which]),
+                ("because", "it would be wrong"),
+                ("origin", "own"),
+                ("killed_by", [item.get("killer") or shared["killer"]]),
+            ):
+                yield f"{key} = {json.dumps(value)}"
 
 
 def lay(toy: Toy, root: Path) -> Path:
@@ -70,6 +104,10 @@ def lay(toy: Toy, root: Path) -> Path:
     for name, text in toy.files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
+    for folder, module in toy.extensions.items():
+        compiled = importlib.import_module(module).__file__
+        assert compiled, f"{module} is built into this interpreter; name another extension module"
+        shutil.copy(compiled, root / folder)
     if "pyproject.toml" not in toy.files:
         (root / "pyproject.toml").write_text(SHORT_LIMITS)
     return root
@@ -109,6 +147,12 @@ def complaints(toy: Toy, ran: Ran, before: dict[Path, bytes]) -> list[str]:
         modes = {record["mode"] for record in ran.evidence()["predicate"]["mutants"]}
         if modes != {expect["mode"]}:
             found.append(f"judged by {modes}, should be {expect['mode']}")
+    if "modes" in expect:
+        judged = {record["id"]: record["mode"] for record in ran.evidence()["predicate"]["mutants"]}
+        wrong = {name: judged[name] for name, mode in expect["modes"].items() if judged[name] != mode}
+        if wrong:
+            found.append(f"judged by {wrong}, should be { {name: expect['modes'][name] for name in wrong} }")
+        found += _without_null(ran, toy)
     if "rolled_back" in expect and (told := ran.evidence("run.json")["rolled_back"]) != expect["rolled_back"]:
         found.append(f"rolled back {told}, should be {expect['rolled_back']}")
     if snapshot(ran.root) != before:
@@ -116,6 +160,31 @@ def complaints(toy: Toy, ran: Ran, before: dict[Path, bytes]) -> list[str]:
     if left := running_in(ran.root):
         found.append(f"{len(left)} processes are left")
     return found
+
+
+def _without_null(ran: Ran, toy: Toy) -> list[str]:
+    """Items whose function has no null mutant in the mode that judges it; a class body belongs to its module."""
+    controls = ran.evidence()["predicate"]["controls"]
+    nulls = {(c["function"], c["mode"]) for c in controls if c["control"] == "null"}
+    names = {name for name, _ in nulls}
+    return [
+        f"{scope} has no null mutant by {mode}"
+        for scope, mode in toy.expect["nulls"]
+        if ((scope, mode) if scope in names - {"<module>"} else ("<module>", "reimport")) not in nulls
+    ]
+
+
+def audit(toy: Toy, root: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> list[str]:
+    """What differs when the entries of some items (no name: of all) are judged by one way alone."""
+    names = toy.expect["audits"][way] or [item.rpartition("-")[0] for item in toy.expect["modes"]]
+    wanted = {f"{name}-{which}": (verdict, way) for name in names for which, verdict in _ENDS.items()}
+    only = [f"--only={name}" for name in wanted]
+    ran = run(root, monkeypatch, "-j", "2", "--isolation", way, *only)
+    found = {
+        record["id"]: (record["verdict"], record["mode"])
+        for record in ran.evidence("partial.json")["predicate"]["mutants"]
+    }
+    return [] if found == wanted else [f"by {way} alone {found}, should be {wanted}\n{ran.text}"]
 
 
 def snapshot(root: Path) -> dict[Path, bytes]:
