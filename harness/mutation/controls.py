@@ -42,7 +42,7 @@ def _set_trap(campaign: Campaign, function: Function, tests: Sequence[str]) -> R
         return record
     fault = prepare.make_fault({file: (text, trapped)})
     for test in tests:
-        reply = campaign.ask(fault, "swap", [test])
+        reply = campaign.ask_again(fault, "swap", [test])
         if reply["end"] == "answered" and reply["answer"]["kind"] == "refused":
             return record
         if reply["end"] == "answered":
@@ -98,7 +98,7 @@ def _run_null(campaign: Campaign, record: Record, fault: Fault, mode: str, tests
     """The first killer that reaches the function speaks for it; none reaching is a failure."""
     record = {**record, "mode": mode, "sources": fault.sources, "seen": None, "test": None}
     for test in tests:
-        reply = campaign.ask(fault, mode, [test])
+        reply = campaign.ask_again(fault, mode, [test])
         if reply["end"] == "answered" and reply["answer"]["kind"] == "refused":
             record["refused"] = reply["answer"]["why"]
             continue
