@@ -17,6 +17,7 @@ FILES = {
     # Our command is `harness` inside; a project may have a folder of that name.
     "harness/__init__.py": "raise RuntimeError('nobody asked for this')\n",
 }
+SHOWN = commands("sh", "project")
 
 
 def shell(command: str, root: Path) -> subprocess.CompletedProcess[str]:
@@ -30,11 +31,15 @@ def shell(command: str, root: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in which README's commands were typed, one after the other."""
     root = tmp_path_factory.mktemp("shop")
     for name, text in FILES.items():
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text(text)
     commit(root)
+    for command in SHOWN:
+        done = shell(command, root)
+        assert done.returncode == 0, command + "\n" + done.stdout + done.stderr
     return root
 
 
@@ -44,17 +49,13 @@ def commit(root: Path) -> None:
 
 
 def test_the_shown_commands_keep_a_fault_judge_it_and_gate(project: Path):
-    shown = commands("sh", "project")
-    for command in shown:
-        done = shell(command, project)
-        assert done.returncode == 0, command + "\n" + done.stdout + done.stderr
     assert (project / "cart.py").read_text() == FILES["cart.py"]
     assert "tests/test_cart.py::test_total" in (project / "mutants" / "prices.toml").read_text()
     assert "killed 1 of 1" in (project / "reports" / "mutation.md").read_text()
     # Whoever runs the tests leaves bytecode and caches behind; the evidence holds all the same.
     assert shell("python -m pytest -q", project).returncode == 0
     assert list(project.rglob("__pycache__"))
-    assert shell(shown[-1], project).returncode == 0
+    assert shell(SHOWN[-1], project).returncode == 0
 
 
 def test_the_shown_workflow_is_green_on_a_checkout_and_red_when_a_test_looks_away(
