@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from reference_impl.compressor import CompressorWeights, softmax_over_slots
+from reference_impl.compressor import ABSENT, CompressorWeights, block_tokens, softmax_over_slots
 from reference_impl.rope import inverse_frequencies
 
 Array = NDArray[np.float64]
@@ -111,6 +111,51 @@ def share(found: ArrayLike, right: Bounded) -> float:
     off = np.abs(found - right.value)
     used = np.divide(off, right.bound, out=np.where(off == 0, 0.0, np.inf), where=right.bound > 0)
     return float(np.where(np.isnan(used), np.inf, used).max(initial=0.0))
+
+
+def margin(weights: CompressorWeights, kv: ArrayLike, z: ArrayLike, j: int, right: Bounded) -> float:
+    """How many times its bound block j of a payload `[T, sp*d]` is away from the nearest wrong block.
+
+    Wrong blocks are those with one token's payload in place of its neighbour's (token t holds t-1, token 0 holds
+    1), and the one whose position bias is off by one slot. Below 1 some of them passes for right.
+    """
+    kv, z = np.asarray(kv, dtype=np.float64), np.asarray(z, dtype=np.float64)
+    logits, values = weights.window(kv, z, j)
+    pooled = [_with_neighbours(weights, kv, z, j, logits, values)]
+    if weights.ratio > 1:
+        shifted = np.roll(weights.bias, 1, axis=0)
+        own = [token for token in block_tokens(j, weights.ratio, weights.span) if token != ABSENT]
+        moved = logits.copy()
+        for slot, token in enumerate(own, start=len(logits) - len(own)):
+            channels = _channels(weights, token, j)
+            moved[slot] = z[token, channels] + shifted[token % weights.ratio, channels]
+        pooled.append((softmax_over_slots(moved) * values).sum(axis=0)[np.newaxis])
+    wrong = weights.finish(np.concatenate(pooled), j)
+    return float((np.abs(wrong - right.value) / right.bound).max(axis=-1).min())
+
+
+def _with_neighbours(
+    weights: CompressorWeights, kv: Array, z: Array, j: int, logits: Array, values: Array
+) -> Array:
+    """Pooled values `[tokens, d]`, one for each token of block j that its neighbour stands in for."""
+    top = logits.max(axis=0)
+    mass = np.exp(logits - top)
+    total, weighted = mass.sum(axis=0), (mass * values).sum(axis=0)
+    pooled = []
+    for slot, token in enumerate(block_tokens(j, weights.ratio, weights.span)):
+        if token == ABSENT:
+            continue
+        other, channels = token - 1 if token else 1, _channels(weights, token, j)
+        stranger = np.exp(z[other, channels] + weights.bias[token % weights.ratio, channels] - top)
+        new = weighted - mass[slot] * values[slot] + stranger * kv[other, channels]
+        pooled.append(new / (total - mass[slot] + stranger))
+    return np.array(pooled)
+
+
+def _channels(weights: CompressorWeights, token: int, j: int) -> slice:
+    """The channels that a token gives to block j."""
+    series = weights.span - 1 - (j - token // weights.ratio)
+    return slice(series * weights.d, (series + 1) * weights.d)
 
 
 def _window_of_bounds(weights: CompressorWeights, kv: Bounded, z: Bounded, j: int) -> tuple[Array, Array]:
