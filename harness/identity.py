@@ -17,10 +17,11 @@ from harness.exit_codes import ExitCode
 from harness.guard import guarded
 from harness.report import facts
 from harness.report import identity as report
+from harness.rows.calibration import require_margin
 from harness.rows.defaults import ORACLE, PLANS, RETAINS, SUBJECT
 from harness.rows.fixture import FixtureError, default_folder, load_folder
 from harness.rows.results import Result, holds, results
-from harness.rows.schedule import Fixture
+from harness.rows.schedule import Fixture, Values
 from harness.rows.subject import load, load_subject
 
 
@@ -79,6 +80,10 @@ def identity(
     longest = max(len(each.step) for each in chosen)
     if until is not None and until >= longest:
         raise _usage(f"--until is {until}; the chosen fixtures have steps 0..{longest - 1}")
+    try:
+        margins = {each.name: require_margin(each, oracle) for each in chosen if each.values != Values()}
+    except FixtureError as error:
+        raise _usage("a fixture is not calibrated\n" + "\n".join(f"  {p}" for p in error.problems)) from None
     if not as_json:
         print(report.legend(chosen))
     played: list[Result] = []
@@ -89,22 +94,22 @@ def identity(
         if not as_json:
             print(report.line(result, chosen), flush=True)
     if as_json:
-        print(json.dumps(report.as_json(played), indent=2, sort_keys=True))
+        print(json.dumps(report.as_json(played, margins), indent=2, sort_keys=True))
     else:
         arguments = _arguments(fixtures, subject, device, poison)
         if tabled:
             print("\n".join(facts.lines(played)))
-        print(report.summary(played, row, arguments, every_fixture=until is None and not fixture))
+        print(report.summary(played, row, arguments, margins, until is None and not fixture))
     if tabled:
-        _write(played)
+        _write(played, margins)
     raise typer.Exit(ExitCode.OK if holds(played) else ExitCode.FINDING)
 
 
-def _write(played: list[Result]) -> None:
+def _write(played: list[Result], margins: dict[str, float]) -> None:
     """Both reports, in the folder that every command writes to."""
     folder = Path("reports")
     folder.mkdir(exist_ok=True)
-    text = json.dumps(report.as_json(played), indent=2, sort_keys=True) + "\n"
+    text = json.dumps(report.as_json(played, margins), indent=2, sort_keys=True) + "\n"
     (folder / "identity.json").write_text(text)
     (folder / "identity.md").write_text(facts.markdown(played))
 

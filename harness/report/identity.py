@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from string import ascii_letters
 from typing import Any
@@ -11,6 +11,7 @@ from harness.report import facts
 from harness.rows.facts import FACTS
 from harness.rows.results import NOT_ASKED, Result, columns, holds
 from harness.rows.schedule import Fixture
+from harness.rows.values import WARN_ABOVE
 
 MARKS = {"green": "●", "red": "✗", "aborted": "!", "unevaluated": "?", NOT_ASKED: "·"}
 _MESSAGES_MAX = 20
@@ -33,7 +34,13 @@ def line(result: Result, fixtures: Sequence[Fixture]) -> str:
     return f"{result.fixture.name:36} {marks}  {len(witnessed)} of {len(declared)}: {', '.join(witnessed)}"
 
 
-def summary(played: Sequence[Result], row: int | None, arguments: str, every_fixture: bool) -> str:
+def summary(
+    played: Sequence[Result],
+    row: int | None,
+    arguments: str,
+    margins: Mapping[str, float],
+    every_fixture: bool,
+) -> str:
     """Mismatches, counts with their denominators, and the answer."""
     said = [message for result in played for message in result.messages(row, arguments)]
     parts = said[:_MESSAGES_MAX]
@@ -49,6 +56,7 @@ def summary(played: Sequence[Result], row: int | None, arguments: str, every_fix
         f"plays {len(traces)} · comparisons {sum(sum(trace.compared.values()) for trace in traces)} · "
         f"facts witnessed {len(witnessed)} of {len(FACTS)}"
     )
+    counts += "".join(f"\n{line}" for line in rounding(played, margins))
     if every_fixture:
         missing = facts.unwitnessed(facts.table(played))
         counts += f"\nfacts that no fixture witnesses: {', '.join(missing) or 'none'}"
@@ -56,11 +64,44 @@ def summary(played: Sequence[Result], row: int | None, arguments: str, every_fix
     return "\n" + "\n\n".join([*parts, counts])
 
 
-def as_json(played: Sequence[Result]) -> dict[str, Any]:
+def rounding(played: Sequence[Result], margins: Mapping[str, float]) -> list[str]:
+    """How much of their bounds real numbers used, by format, and how far the nearest wrong token is."""
+    shares = _shares(played)
+    used = [f"{dtype} {max(by_check.values()):.3f}" for dtype, by_check in shares.items() if by_check]
+    lines = [f"largest share of a rounding bound that was used: {' · '.join(used)}"] if used else []
+    lines += [
+        f"{check} in {dtype} uses {share:.2f} of its bound: still right, and more than {WARN_ABOVE}, so worth a look"
+        for dtype, by_check in shares.items()
+        for check, share in by_check.items()
+        if WARN_ABOVE < share <= 1 and dtype != "bfloat16"  # whose one rounding to nearest may use all of it
+    ]
+    if margins:
+        nearest = min(margins, key=lambda name: margins[name])
+        lines.append(
+            f"calibrated {len(margins)} of {len(margins)}: a wrong token is at least {margins[nearest]:.0f} bounds away ({nearest})"
+        )
+    return lines
+
+
+def _shares(played: Sequence[Result]) -> dict[str, dict[str, float]]:
+    """format -> check -> the largest share of its bound in any play."""
+    found: dict[str, dict[str, float]] = {}
+    for result in played:
+        by_check = found.setdefault(result.fixture.values.dtype, {})
+        for lane, trace in result.traces:
+            if lane == "values":
+                for check, share in trace.shares.items():
+                    by_check[check] = max(by_check.get(check, 0.0), share)
+    return found
+
+
+def as_json(played: Sequence[Result], margins: Mapping[str, float]) -> dict[str, Any]:
     """Everything that was found."""
     return {
         "holds": holds(played),
         **facts.as_json(played),
+        "shares": _shares(played),
+        "margins": dict(margins),
         "fixtures": [
             {
                 "name": result.fixture.name,

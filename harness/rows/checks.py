@@ -10,7 +10,8 @@ from harness.rows.schedule import Advance, Align, Fixture, Prefill, Verify
 
 CHECKS = {
     "comp.tokens": "each live block pooled the same tokens, in the same order, at the same block index",
-    "comp.values": "each live block has the same values, real compressor, float64",
+    "comp.values": "each live block has the same values, real compressor, within a derived bound",
+    "tail.values": "each retained token has the values it was fed, or that it projects to, in the format's rounding",
     "tail.width": "the window is as wide as its longest run",
     "tail.tokens": "each run holds the same tokens",
     "tokens": "each row has consumed as many tokens",
@@ -30,9 +31,18 @@ CHECKS = {
     "cache_len": "the precondition of a scalar batch exempts per-row state and nothing else",
 }
 
-_TWO_SIDED = ("comp.tokens", "comp.values", "tail.width", "tail.tokens", "tokens", "base", "refusal")
+_TWO_SIDED = (
+    "comp.tokens",
+    "comp.values",
+    "tail.values",
+    "tail.width",
+    "tail.tokens",
+    "tokens",
+    "base",
+    "refusal",
+)
 REFERENCE = "@reference"
-VALUES_LANE = ("comp.values", "comp.values" + REFERENCE)
+VALUES_LANE = tuple(name + side for name in ("comp.values", "tail.values") for side in ("", REFERENCE))
 
 
 def meaning(check: str) -> str:
@@ -50,6 +60,7 @@ def checks_of(fixture: Fixture) -> tuple[str, ...]:
     idle = any(isinstance(s, Advance) and 0 in s.n_new and any(s.n_new) for s in steps)
     aligns = any(isinstance(s, Align) for s in steps)
     absent = {
+        "tail.values": fixture.values.dtype == "float64",
         "calls": not advances,
         "scatter": not advances,
         "idle.bytes": not idle,

@@ -14,9 +14,7 @@ from harness.rows.facts import RowBefore
 from harness.rows.stage import Member, Stage
 from harness.rows.subject import Array, Rows
 from harness.rows.trace import Mismatch
-
-# Both sides compute a block of unit size in float64 from the same 2 * ratio values at most.
-_VALUES_TOLERANCE = 1e-10
+from harness.rows.values import ValueJudge
 
 
 class CallWatch(NamedTuple):
@@ -33,7 +31,7 @@ class Judge:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.trace = stage.trace
-        self._values_of: dict[tuple[int, ...], Array] = {}
+        self.values = ValueJudge(stage, self.record)
 
     def record(self, check: str, row: int | None, said: tuple[str, ...]) -> None:
         self.trace.mismatches.append(Mismatch(check, self.stage.at, row, said))
@@ -213,7 +211,7 @@ class Judge:
     ) -> None:
         """One sequence: what the batch holds, what alone holds, what the oracle says."""
         if self.stage.lane == "values":
-            self._values(row, member, batch, alone)
+            self.values.compare(row, member, batch, alone)
             return
         self._count("tokens", row, int(batch["tokens"]), int(alone["tokens"]), member.promises.tokens)
         self._count("base", row, int(batch["base"]), int(alone["base"]), member.promises.base)
@@ -258,50 +256,6 @@ class Judge:
         if not np.array_equal(alone, right):
             named = {"alone holds": alone, "reference says": right}
             self.record(check + REFERENCE, row, in_tokens(self.stage.ledger, axis, named, member.history))
-
-    def _values(
-        self, row: int | None, member: Member, batch: Mapping[str, Array], alone: Mapping[str, Array]
-    ) -> None:
-        right = self._right_values(member)
-        for check, one, other in (
-            ("comp.values", ("batch", batch["comp"]), ("alone", alone["comp"])),
-            ("comp.values" + REFERENCE, ("alone", alone["comp"]), ("reference", right)),
-        ):
-            self.trace.compared[check] += 1
-            (name, got), (against, want) = one, other
-            if got.shape != want.shape:
-                self.record(check, row, (f"{name} has {len(got)} blocks, {against} {len(want)}",))
-                continue
-            far = ~(np.abs(got - want) <= _VALUES_TOLERANCE)
-            if far.any():
-                block, channel = (int(i) for i in np.argwhere(far)[0])
-                pooled = [
-                    self.stage.ledger.label(member.history[t]) for t in self._tokens_of(block) if t >= 0
-                ]
-                tokens = ", ".join(pooled if len(pooled) <= 8 else [pooled[0], "...", pooled[-1]])
-                self.record(
-                    check,
-                    row,
-                    (
-                        f"first wrong cell: block {block} of {len(got)}, channel {channel}   "
-                        f"{name} holds {got[block, channel]:.12g}   {against} {want[block, channel]:.12g}",
-                        f"{int(far.any(axis=1).sum())} of {len(got)} blocks differ by more than {_VALUES_TOLERANCE:g}",
-                        f"block {block} pools {tokens}",
-                    ),
-                )
-
-    def _right_values(self, member: Member) -> Array:
-        """The oracle's blocks [live, d]. A block is asked for once per set of tokens it pools."""
-        weights = self.stage.setup.weights
-        assert weights is not None
-        blocks = []
-        for block in range(member.promises.live_blocks):
-            key = (block, *(member.history[t] for t in self._tokens_of(block) if t >= 0))
-            if key not in self._values_of:
-                hidden = self.stage.stream.feed(member.history)
-                self._values_of[key] = self.stage.oracle.block(weights, hidden, block)
-            blocks.append(self._values_of[key])
-        return np.array(blocks).reshape(len(blocks), len(weights.gamma))
 
     def _width(self, held: Sequence[tuple[Mapping[str, Array], Mapping[str, Array]]]) -> None:
         stage = self.stage

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.rows.formats import Format, rounded
+
 STRIDE = 1 << 20
 ABSENT = -1
 POISON = -2
@@ -66,13 +68,18 @@ class TokenStream:
 
 
 class VectorStream:
-    """A standard normal vector [H] per event, float64: what a real compressor is fed."""
+    """A vector [H] per event, in values that `dtype` holds, as float64: what a real compressor is fed.
+
+    data: standard normal, or what shows little of a token: its event's number in all channels, or offset by 1000.
+    """
 
     poison: float = float("nan")
 
-    def __init__(self, hidden_width: int, seed: int = 0) -> None:
+    def __init__(
+        self, hidden_width: int, data: str = "normal", dtype: Format = "float64", seed: int = 0
+    ) -> None:
         self.hidden_width = hidden_width
-        self._seed = seed
+        self._data, self._dtype, self._seed = data, dtype, seed
         self._generators: dict[int, np.random.Generator] = {}
         self._vectors: dict[int, NDArray[np.float64]] = {}
 
@@ -90,11 +97,19 @@ class VectorStream:
         if table is None or event >= len(table):
             seed = np.random.default_rng([self._seed, sequence])
             generator = self._generators.setdefault(sequence, seed)
-            fresh = generator.standard_normal((max(event + 1, 64), self.hidden_width))
+            first = 0 if table is None else len(table)
+            fresh = rounded(self._drawn(generator, first, max(event + 1, 64)), self._dtype)
             table = fresh if table is None else np.concatenate([table, fresh])
             self._vectors[sequence] = table
         vector: NDArray[np.float64] = table[event]
         return vector
+
+    def _drawn(self, generator: np.random.Generator, first: int, n: int) -> NDArray[np.float64]:
+        """The vectors [n, H] of events first, first + 1, ..."""
+        if self._data == "ramp":
+            return np.repeat(np.arange(first + 1.0, first + n + 1)[:, None], self.hidden_width, axis=1)
+        normal = generator.standard_normal((n, self.hidden_width))
+        return normal + 1000 if self._data == "offset" else normal
 
 
 class Stream(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 import re
@@ -23,6 +24,7 @@ _KEYS = {step.__dataclass_fields__["do"].default: list(step.__dataclass_fields__
 
 _NAME = re.compile(r"[a-z0-9_]+")
 _COUNT_MAX = 1_000_000
+_ROPE_MIN = 32
 _UNIFORM = (do.Prefill, do.Advance, do.Verify, do.Select, do.Reorder, do.Reshape)
 
 
@@ -107,6 +109,9 @@ def dump(fixture: Fixture) -> str:
 
 
 def _toml(value: Any) -> str:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = {k: v for k, v in vars(value).items() if v != type(value).__dataclass_fields__[k].default}
+        return f"{{ {', '.join(f'{key} = {_toml(each)}' for key, each in changed.items())} }}"
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
@@ -185,10 +190,43 @@ class _Rehearsal:
             yield f"geometry should have ratio 1..{_COUNT_MAX}, span 1 or 2 and margin 0..{_COUNT_MAX}"
         if not 0 <= fixture.kv_window <= _COUNT_MAX:
             yield f"kv_window is {fixture.kv_window}; it should lie in 0..{_COUNT_MAX}"
+        yield from self._values()
         for step in fixture.step:
             unequal = isinstance(step, do.Prefill) and len(set(step.lengths)) > 1
             if fixture.uniform and (unequal or not isinstance(step, _UNIFORM)):
                 yield f"uniform is true, but {do.describe(step)} does not keep all rows equal"
+
+    def _values(self) -> Iterator[str]:
+        fixture, values = self.fixture, self.fixture.values
+        for key in ("hidden_width", "block_width", "rope_width"):
+            if not 1 <= getattr(values, key) <= _COUNT_MAX:
+                yield f"values.{key} is {getattr(values, key)}; it should lie in 1..{_COUNT_MAX}"
+        if values.rope_width % 2 or not _ROPE_MIN <= values.rope_width <= values.block_width:
+            yield (
+                f"values.rope_width is {values.rope_width}; it should be even and lie in {_ROPE_MIN}..{values.block_width}, "
+                "the block's width: a narrower one leaves YaRN's ramp no room"
+            )
+        if not fixture.payloads or len(set(fixture.payloads)) < len(fixture.payloads):
+            yield f"payloads is {list(fixture.payloads)}; it should hold hidden, projected, or both once"
+        if values.dtype != "bfloat16":
+            return
+        # Its blocks are judged from the payloads that were stored, so each must have been seen in the window.
+        if fixture.payloads != ("projected",):
+            yield f"payloads is {list(fixture.payloads)}; in bfloat16 it should be ['projected']: what a hidden payload is rounded to before the pool cannot be seen"
+        for step in fixture.step:
+            fed = (
+                step.lengths
+                if isinstance(step, do.Prefill)
+                else step.n_new
+                if isinstance(step, do.Advance)
+                else ()
+            )
+            fed = (step.width,) if isinstance(step, do.Verify) else fed
+            if isinstance(step, do.Adopt) or max(fed, default=0) > fixture.margin:
+                yield (
+                    f"{do.describe(step)} brings tokens that the window may have let go; in bfloat16 a step should feed at "
+                    f"most margin = {fixture.margin} tokens to a row, and adopt nothing"
+                )
 
     def _numbers(self, step: Step) -> str | None:
         """Counts, rows and numbers of sequences are small and not negative."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-
-from harness.rows.subject import Array
+from numpy.typing import NDArray
 
 Format = Literal["float64", "float32", "bfloat16"]
 
 
-def rounded(array: Array, dtype: Format) -> Array:
+def rounded(array: NDArray[Any], dtype: Format) -> NDArray[np.float64]:
     """The nearest values that `dtype` holds (ties to even), as float64 of the same shape; NaN stays NaN."""
     if dtype == "float64":
         return np.asarray(array, dtype=np.float64)
@@ -22,4 +21,5 @@ def rounded(array: Array, dtype: Format) -> Array:
         kept = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
         kept = np.where(np.isnan(np.atleast_1d(single)), bits, kept)
         single = kept.view(np.float32).reshape(single.shape)
-    return single.astype(np.float64)
+    wide: NDArray[np.float64] = single.astype(np.float64)
+    return wide

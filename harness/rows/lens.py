@@ -188,6 +188,9 @@ class ValuesPlay(Play):
         self.stream = Vectors(self.ledger, stream, HIDDEN_WIDTH)
         self.setup = replace(self.setup, weights=weights)
 
+    def classify(self) -> None:
+        """Not asked: a stream is to be compared with others, not explained."""
+
 
 def look_at_values(fixtures: Sequence[Fixture], subject: Subject, oracle: Oracle, stream: str) -> list[str]:
     """Where the values of blocks are wrong on one stream: one line a place."""

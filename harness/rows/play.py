@@ -1,7 +1,7 @@
 """Play a schedule three ways and compare after every step: as a batch, each sequence alone, and in the oracle.
 
 The token lane injects a compressor whose blocks are the event ids they pooled, and judges with `==`. The
-values lane plays the real compressor in float64. All checks are evaluated at every step, and a play that
+values lane plays the real compressor. All checks are evaluated at every step, and a play that
 must stop early (the subject raised) keeps what it had found.
 """
 
@@ -10,16 +10,29 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from harness.rows import schedule as do
-from harness.rows.checks import REFERENCE
+from harness.rows.checks import REFERENCE, VALUES_LANE
 from harness.rows.compare import Judge
 from harness.rows.facts import RowBefore, witnessed_by_call, witnessed_by_rollback
 from harness.rows.schedule import Fixture, Step
 from harness.rows.stage import Lane, Member, Stage
 from harness.rows.subject import Oracle, Rows, Setup, Subject
-from harness.rows.trace import Stop, Trace
+from harness.rows.trace import Mismatch, Stop, Trace
+
+
+def _class_of(value: Mismatch, tokens: Trace) -> str:
+    """One line on a wrong value: `wrong token`, with the tokens, or `numerics`."""
+    partner = value.check.replace(".values", ".tokens")
+    for mismatch in tokens.mismatches:
+        same = mismatch.check in (partner, partner.removesuffix(REFERENCE)) and mismatch.row == value.row
+        if same and mismatch.step <= value.step:
+            return f"wrong token: {' '.join(mismatch.said[0].split())}"
+    if tokens.stopped is not None:
+        return f"the token lane stopped at step {tokens.stopped.step}: {tokens.stopped.why}"
+    return "numerics: every token is right and in its place; it is the arithmetic that is off"
 
 
 class Stopped(Exception):
@@ -70,7 +83,21 @@ class Play(Stage):
             going = all(self.step(step) for step in self.steps)
             if going and self.complete:
                 self.judge.at_the_end()
+        self.classify()
         return self.trace
+
+    def classify(self) -> None:
+        """Say of wrong values whether their tokens are wrong too: the same play in the token lane knows."""
+        wrong = [mismatch for mismatch in self.trace.mismatches if mismatch.check in VALUES_LANE]
+        if not wrong:
+            return
+        options, last = self.setup.options, max(mismatch.step for mismatch in wrong)
+        twin = Play(self.fixture, self.subject, self.oracle, options, poison=self.poison, until=last)
+        tokens = twin.run()
+        self.trace.mismatches = [
+            replace(each, said=(*each.said, _class_of(each, tokens))) if each in wrong else each
+            for each in self.trace.mismatches
+        ]
 
     def step(self, step: Step) -> bool:
         """Play one more step and compare. Whether the play can go on: if not, `trace.stopped` says why."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.rows.formats import Format
+
 
 class _Strict:
     """A key that a step does not have is an error, not a remark."""
@@ -205,6 +207,25 @@ def describe(step: Step) -> str:
 
 
 @dataclass(frozen=True)
+class Values(_Strict):
+    """What the values lane is played with.
+
+    dtype        : of weights, inputs and blocks; payloads are stored in float32 at least
+    hidden_width, block_width, rope_width : channels
+    data         : a standard normal vector per event; or, to show that calibration refuses them, the number of the
+                   event in all channels (ramp), or normal data around 1000 (offset)
+    bias         : the learned position bias, normal or all zero
+    """
+
+    dtype: Format = "float64"
+    hidden_width: int = 8
+    block_width: int = 32
+    rope_width: int = 32  # so wide that YaRN's ramp begins and ends inside it
+    data: Literal["normal", "ramp", "offset"] = "normal"
+    bias: Literal["normal", "zero"] = "normal"
+
+
+@dataclass(frozen=True)
 class Fixture(_Strict):
     """One condition, played on one geometry.
 
@@ -215,6 +236,8 @@ class Fixture(_Strict):
                      forced, and all three must agree to the byte
     every_depth    : at the end, probe every rollback depth 0..margin + 2 * ratio
     kv_window      : each sequence also carries a K/V slot with this window (0: none)
+    payloads       : what is stored for a token while the fixture is played
+    values         : sizes, format and data of the values lane
     """
 
     name: str
@@ -229,3 +252,5 @@ class Fixture(_Strict):
     uniform: bool = False
     every_depth: bool = False
     kv_window: int = 0
+    payloads: tuple[Literal["hidden", "projected"], ...] = ("hidden", "projected")
+    values: Values = Values()

@@ -12,7 +12,7 @@ caught if that is above 1. With == and bits there is no tolerance, hence no marg
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -54,9 +54,8 @@ class _Eyes:
 
     def __post_init__(self) -> None:
         fixture, ledger = self.moment.fixture, self.moment.ledger
-        self.weights: Weights = random_weights(
-            fixture.ratio, fixture.span, HIDDEN_WIDTH, BLOCK_WIDTH, ROPE_WIDTH
-        )
+        drawn = random_weights(fixture.ratio, fixture.span, HIDDEN_WIDTH, BLOCK_WIDTH, ROPE_WIDTH)
+        self.weights: Weights = replace(drawn, dtype="float32")
         self.side = SideBySide(ledger)
         self.vectors = {name: Vectors(ledger, name, HIDDEN_WIDTH) for name in STREAMS}
 
@@ -73,11 +72,10 @@ class _Eyes:
     def differences(self, pair: Pair, stream: str) -> list[tuple[Array, Array, Array]]:
         """What differs in ids, as values: (right, wrong, bound), elementwise."""
         feed = self.vectors[stream].feed
-        (right, off), (wrong, _) = (
-            self.oracle.bounded_payload(self.weights, feed(list(state.tail)))
-            for state in (pair.right, pair.wrong)
+        right, wrong = (
+            self.oracle.payload(self.weights, feed(list(state.tail)))[0] for state in (pair.right, pair.wrong)
         )
-        found = [(right, wrong, off)]
+        found = [(right.value, wrong.value, right.bound)]
         for one, other in zip(pair.right.blocks, pair.wrong.blocks, strict=True):
             if one != other:
                 (value, off), (against, _) = self._block(stream, one), self._block(stream, other)
@@ -93,7 +91,8 @@ class _Eyes:
             for token, position in zip(pooled, self.moment.slots(index), strict=True):
                 if position >= 0:
                     history[position] = feed([token])[0]
-            self.known[stream, block] = self.oracle.bounded_block(self.weights, history, index)
+            found = self.oracle.block(self.weights, *self.oracle.payload(self.weights, history), index)
+            self.known[stream, block] = found.value, found.bound
         return self.known[stream, block]
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 
 from harness.rows import schedule as do
 from harness.rows.events import Ledger, Stream, TokenStream, VectorStream
+from harness.rows.formats import rounded
 from harness.rows.schedule import Fixture
-from harness.rows.subject import Array, Oracle, Promises, Rows, Setup, Slots, Subject, random_weights
+from harness.rows.subject import Array, Oracle, Promises, Rows, Setup, Slots, Subject, Weights, random_weights
 from harness.rows.trace import Trace
 
 Lane = Literal["tokens", "values"]
-# Rope is wide enough that YaRN's ramp begins and ends inside it.
-_HIDDEN_WIDTH, _BLOCK_WIDTH, _ROPE_WIDTH = 8, 32, 32
 KV_WIDTH = 1
 
 
@@ -55,10 +55,8 @@ class Stage:
         self.fixture, self.subject, self.oracle = fixture, subject, oracle
         self.lane, self.poison = lane, poison
         self.trace = Trace(fixture, dict(options), [do.describe(step) for step in fixture.step])
-        self.stream: Stream = TokenStream() if lane == "tokens" else VectorStream(_HIDDEN_WIDTH)
-        weights = None
-        if lane == "values":
-            weights = random_weights(fixture.ratio, fixture.span, _HIDDEN_WIDTH, _BLOCK_WIDTH, _ROPE_WIDTH)
+        self.stream: Stream = TokenStream() if lane == "tokens" else stream_of(fixture)
+        weights = weights_of(fixture) if lane == "values" else None
         self.setup = Setup(
             fixture.ratio,
             fixture.span,
@@ -96,3 +94,23 @@ class Stage:
         """The batch; the schedule was validated, so there is one."""
         assert self.batch is not None
         return self.batch
+
+
+def stream_of(fixture: Fixture) -> VectorStream:
+    """What the values lane of a fixture is fed."""
+    values = fixture.values
+    return VectorStream(values.hidden_width, values.data, values.dtype)
+
+
+@lru_cache(maxsize=1)
+def weights_of(fixture: Fixture) -> Weights:
+    """The layer that the values lane of a fixture plays, in values that its format holds."""
+    values = fixture.values
+    drawn = random_weights(
+        fixture.ratio, fixture.span, values.hidden_width, values.block_width, values.rope_width
+    )
+    bias = drawn.bias if values.bias == "normal" else np.zeros_like(drawn.bias)
+    wkv, wgate, bias, gamma = (
+        rounded(each, values.dtype) for each in (drawn.wkv, drawn.wgate, bias, drawn.gamma)
+    )
+    return Weights(wkv, wgate, bias, gamma, drawn.rope_width, values.dtype)

@@ -14,18 +14,24 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.rows.formats import Format
+
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Random weights of one compressor layer, float64: wkv, wgate [sp*d, H], bias [r, sp*d], gamma [d]."""
+    """Random weights of one compressor layer: wkv, wgate [sp*d, H], bias [r, sp*d], gamma [d].
+
+    All float64, in values that `dtype` holds: float64, float32 or bfloat16, in which the layer is to compute.
+    """
 
     wkv: Array
     wgate: Array
     bias: Array
     gamma: Array
     rope_width: int
+    dtype: Format = "float64"
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,11 @@ class Rows(Protocol):
     def restore(self, path: Path) -> Rows: ...
 
     def read(self, row: int) -> Mapping[str, Array]:
-        """tokens [], base [], width [] (of the batch's window), comp [live, d], tail [width, F]."""
+        """tokens [], base [], width [] (of the batch's window), comp [live, d], tail [width, F].
+
+        With a real compressor and projected payloads also kv and z, each [width, sp*d], z without position bias.
+        Floats come as float64, whatever they are stored in.
+        """
 
     def memory(self) -> Mapping[str, Array]:
         """Everything that is stored, dead memory included, batch axis first. Copies."""
@@ -168,6 +178,16 @@ class Promises(Protocol):
     def violations(self, tokens: int, base: int) -> list[str]: ...
 
 
+class Bounded(Protocol):
+    """A value, and how far a correct implementation may be from it: two float64 arrays of one shape."""
+
+    @property
+    def value(self) -> Array: ...
+
+    @property
+    def bound(self) -> Array: ...
+
+
 class Oracle(Protocol):
     """The second opinion: one sequence, recomputed from its whole history."""
 
@@ -176,14 +196,17 @@ class Oracle(Protocol):
     def block_tokens(self, block: int, ratio: int, span: int) -> list[int]:
         """Absolute tokens of the block's slots, -1 where there is none."""
 
-    def block(self, weights: Weights, hidden: Array, block: int) -> Array:
-        """Completed block [d] of one sequence's history hidden [T, H]."""
+    def payload(self, weights: Weights, hidden: Array) -> tuple[Bounded, Bounded]:
+        """kv and z [T, sp*d] that hidden [T, H] projects to, as the weights' format stores them."""
 
-    def bounded_block(self, weights: Weights, hidden: Array, block: int) -> tuple[Array, Array]:
-        """The same, and how far a right float32 block may be from it, channel by channel [d]."""
+    def block(self, weights: Weights, kv: Bounded, z: Bounded, block: int) -> Bounded:
+        """Completed block [d] of a payload [T, sp*d] by absolute token; only the block's own tokens are read.
 
-    def bounded_payload(self, weights: Weights, hidden: Array) -> tuple[Array, Array]:
-        """Projected values kv [T, span * d] of hidden [T, H], and how far right float32 values may be from them."""
+        A payload whose bounds are zero is taken bit by bit, as an implementation stored it.
+        """
+
+    def margin(self, weights: Weights, kv: Bounded, z: Bounded, block: int) -> float:
+        """How many bounds the block is away from the nearest one with a wrong token in it."""
 
 
 def load(name: str) -> Any:

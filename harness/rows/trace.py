@@ -31,6 +31,7 @@ class Trace:
     """One play of one fixture.
 
     compared counts, per check, what was looked at: a check that looked at nothing is not green.
+    shares: per check of the values lane, the largest part of a rounding bound that a value used.
     stopped: where and why the play ended before its last step, or None.
     """
 
@@ -40,6 +41,7 @@ class Trace:
     compared: Counter[str] = field(default_factory=Counter)
     mismatches: list[Mismatch] = field(default_factory=list)
     facts: set[str] = field(default_factory=set)
+    shares: dict[str, float] = field(default_factory=dict)
     stopped: Stop | None = None
 
     def outcome(self, check: str) -> str:

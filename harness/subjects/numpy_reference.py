@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from harness.rows.subject import Array, Weights
 from reference_impl import bounds
+from reference_impl.bounds import Bounded
 from reference_impl.compressor import CompressorWeights, block_tokens
 from reference_impl.promises import Promises
 
+# A bfloat16 layer projects in float32 and rounds the payload; it pools in float32 and rounds the block.
+_UNIT = {"float64": bounds.FLOAT64, "float32": bounds.FLOAT32, "bfloat16": bounds.FLOAT32}
+
 
 class NumpyReference:
-    """One sequence, float64, recomputed from its whole history."""
+    """One sequence, float64, recomputed from its whole history, with the bound of every value."""
 
     def promises(self, ratio: int, span: int, margin: int) -> Promises:
         return Promises(ratio, span, margin)
@@ -17,17 +21,18 @@ class NumpyReference:
     def block_tokens(self, block: int, ratio: int, span: int) -> list[int]:
         return block_tokens(block, ratio, span)
 
-    def block(self, weights: Weights, hidden: Array, block: int) -> Array:
-        return _layer(weights).block(hidden, block)
+    def payload(self, weights: Weights, hidden: Array) -> tuple[Bounded, Bounded]:
+        kv, z = bounds.payload(_layer(weights), hidden, _UNIT[weights.dtype])
+        return _stored(weights, kv), _stored(weights, z)
 
-    def bounded_block(self, weights: Weights, hidden: Array, block: int) -> tuple[Array, Array]:
-        layer = _layer(weights)
-        found = bounds.block(layer, *bounds.payload(layer, hidden, bounds.FLOAT32), block, bounds.FLOAT32)
-        return found.value, found.bound
+    def block(self, weights: Weights, kv: Bounded, z: Bounded, block: int) -> Bounded:
+        return _stored(weights, bounds.block(_layer(weights), kv, z, block, _UNIT[weights.dtype]))
 
-    def bounded_payload(self, weights: Weights, hidden: Array) -> tuple[Array, Array]:
-        kv, _ = bounds.payload(_layer(weights), hidden, bounds.FLOAT32)
-        return kv.value, kv.bound
+    def margin(self, weights: Weights, kv: Bounded, z: Bounded, block: int) -> float:
+        if weights.dtype == "bfloat16":  # judged from what was stored, so the payload is no source of doubt
+            kv, z = bounds.exact(kv.value), bounds.exact(z.value)
+        right = self.block(weights, kv, z, block)
+        return bounds.margin(_layer(weights), kv.value, z.value, block, right)
 
 
 def _layer(weights: Weights) -> CompressorWeights:
@@ -40,6 +45,10 @@ def _layer(weights: Weights) -> CompressorWeights:
         span=len(weights.wkv) // len(weights.gamma),
         rope_width=weights.rope_width,
     )
+
+
+def _stored(weights: Weights, right: Bounded) -> Bounded:
+    return bounds.rounded(right, bounds.BFLOAT16) if weights.dtype == "bfloat16" else right
 
 
 oracle = NumpyReference()

@@ -24,9 +24,9 @@ from torch_impl.xs_rolling import XsRolling, reconcile_xs_bases
 
 
 def real_compressor(weights: Weights, ratio: int, span: int, device: str = "cpu") -> Compressor:
-    """The production compressor with the given float64 weights and the rope of compressed layers."""
+    """The production compressor with the given weights, in their format, and the rope of compressed layers."""
     wkv, wgate, bias, gamma = (
-        torch.from_numpy(array).to(device)
+        torch.from_numpy(array).to(device, getattr(torch, weights.dtype))
         for array in (weights.wkv, weights.wgate, weights.bias, weights.gamma)
     )
     compressor = Compressor(wkv, wgate, bias, gamma, Rope(weights.rope_width, 160000.0, Yarn()))
@@ -41,7 +41,8 @@ class XsRollingRows:
         self.cache, self.device = cache, device
 
     def _in(self, array: Array) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        return tensor.to(self.device, self.cache.compressor.block_dtype)
 
     def advance(self, xs: Array, n_new: Sequence[int]) -> None:
         self.cache.advance(self._in(xs), n_new)
@@ -82,17 +83,22 @@ class XsRollingRows:
         return XsRollingRows(snapshots.restore(self.cache, path), self.device)
 
     def read(self, row: int) -> Mapping[str, Array]:
-        return {
-            "tokens": np.int64(self.cache.tokens[row]),  # type: ignore[dict-item]
-            "base": np.int64(self.cache.base[row]),  # type: ignore[dict-item]
-            "width": np.int64(self.cache.width),  # type: ignore[dict-item]
-            "comp": self.cache.comp(row).cpu().numpy(),
-            "tail": self.cache.tail([row])[0].cpu().numpy(),
+        tail = self.cache.tail([row])[0]
+        held = {
+            "tokens": np.int64(self.cache.tokens[row]),
+            "base": np.int64(self.cache.base[row]),
+            "width": np.int64(self.cache.width),
+            "comp": _out(self.cache.comp(row)),
+            "tail": _out(tail),
         }
+        if self.cache.retain == "projected" and tail.is_floating_point():
+            halves = tail.view(len(tail), self.cache.compressor.span, 2, -1)
+            held |= {name: _out(halves[:, :, i].flatten(1)) for i, name in enumerate(("kv", "z"))}
+        return held  # type: ignore[return-value]
 
     def memory(self) -> Mapping[str, Array]:
         counts = {"tokens": np.array(self.cache.tokens), "base": np.array(self.cache.base)}
-        return {name: tensor.cpu().numpy().copy() for name, tensor in self.cache.storage().items()} | counts
+        return {name: _bits(tensor).copy() for name, tensor in self.cache.storage().items()} | counts
 
     def check_invariants(self) -> None:
         self.cache.check_invariants()
@@ -106,6 +112,18 @@ class XsRollingRows:
     def pool_calls(self) -> int:
         compressor = self.cache.compressor
         return compressor.pool_calls if isinstance(compressor, TokenCompressor) else 0
+
+
+def _out(tensor: Tensor) -> Array:
+    """Token ids as they are, floats as float64, which holds all of them."""
+    array: Array = (tensor.double() if tensor.is_floating_point() else tensor).cpu().numpy()
+    return array
+
+
+def _bits(tensor: Tensor) -> Array:
+    """What is stored, to the bit: NumPy has no bfloat16, so that comes as the integers behind it."""
+    array: Array = (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
+    return array
 
 
 class KVSlots:
@@ -180,7 +198,7 @@ class XsRollingSubject:
     def adopt(self, setup: Setup, xs: Array, base: int) -> XsRollingRows:
         """What another program would have stored: blocks of the whole history, payloads from `base` on."""
         donor = self._cache(setup, 1)
-        whole = torch.from_numpy(xs).to(setup.device)
+        whole = torch.from_numpy(xs).to(setup.device, donor.compressor.block_dtype)
         donor.advance(whole[None])
         kept = whole[base:]
         payload = kept if donor.retain == "hidden" else donor.compressor.project(kept).flatten(1)

@@ -37,7 +37,7 @@ def _all_ids() -> Iterator[str]:
 
 
 def _ids(fixture: Fixture) -> Iterator[str]:
-    for retain in RETAINS:
+    for retain in [each for each in RETAINS if each in fixture.payloads]:
         for plan in PLANS:
             for check in checks_of(fixture):
                 yield f"{fixture.name}-{retain}-{plan}-{check}"

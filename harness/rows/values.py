@@ -1,0 +1,209 @@
+"""The comparisons of the values lane: real numbers, each within a bound that the oracle derives for it.
+
+The batch may be off by the bound and so may a row alone: the two are compared within twice of it. A bfloat16 layer
+rounds its payload before the pool, so it is judged in two stages, each side by itself: the payload as it was
+projected, and the block as the oracle pools the very payload that this side stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.rows.checks import REFERENCE
+from harness.rows.stage import Member, Stage
+from harness.rows.subject import Array, Bounded, Weights
+
+# One token's payload: kv and its bound, z and its bound, each [sp*d].
+_Token = tuple[Array, Array, Array, Array]
+Record = Callable[[str, int | None, tuple[str, ...]], None]
+# Above this share of its bound a value is still right, and worth a look: correct float32 code uses 0.06.
+WARN_ABOVE = 0.25
+_SHOWN_MAX = 8
+
+
+@dataclass(frozen=True)
+class _Right:
+    """Values and bounds of several blocks or tokens, [n, d]."""
+
+    value: Array
+    bound: Array
+
+
+@dataclass(frozen=True)
+class _Side:
+    name: str
+    holds: Array
+
+
+class ValueJudge:
+    """Compares floats of a play and notes, per check, the largest share of a bound that was used."""
+
+    def __init__(self, stage: Stage, record: Record) -> None:
+        self._stage, self._trace, self._record = stage, stage.trace, record
+        self._blocks: dict[tuple[object, ...], Bounded] = {}
+        self._payloads: dict[int, _Token] = {}
+        self._stored: dict[tuple[str, int], _Token] = {}
+
+    def compare(
+        self, row: int | None, member: Member, batch: Mapping[str, Array], alone: Mapping[str, Array]
+    ) -> None:
+        """One sequence: what the batch holds, what alone holds, and what is right within its bound."""
+        if self._stage.fixture.values.dtype != "float64":
+            self._tail(row, member, batch, alone)
+        if self._weights.dtype == "bfloat16":
+            for side, check, held in (
+                ("batch", "comp.values", batch),
+                ("alone", "comp.values" + REFERENCE, alone),
+            ):
+                right = self._pooled_from_what_it_stored(side, member)
+                self._within(check, row, member, "block", _Side(side, held["comp"]), right, "reference")
+            return
+        self._pair("comp.values", row, member, "block", (batch["comp"], alone["comp"]), self._right(member))
+
+    @property
+    def _weights(self) -> Weights:
+        weights = self._stage.setup.weights
+        assert weights is not None
+        return weights
+
+    def _pair(
+        self, check: str, row: int | None, member: Member, what: str, held: tuple[Array, Array], right: _Right
+    ) -> None:
+        """Batch against alone within twice the bound, alone against the reference within the bound."""
+        batch, alone = held
+        twice = _Right(alone, 2 * right.bound) if alone.shape == right.bound.shape else right
+        self._within(check, row, member, what, _Side("batch", batch), twice, "alone")
+        self._within(check + REFERENCE, row, member, what, _Side("alone", alone), right, "reference")
+
+    def _tail(
+        self, row: int | None, member: Member, batch: Mapping[str, Array], alone: Mapping[str, Array]
+    ) -> None:
+        events = member.history[len(member.history) - member.promises.width :]
+        if self._stage.setup.options.get("retain") != "projected":
+            fed = self._stage.stream.feed(events)
+            sides = (_last(batch["tail"], len(events)), _last(alone["tail"], len(events)))
+            self._pair("tail.values", row, member, "token", sides, _Right(fed, np.zeros_like(fed)))
+            return
+        for part, right in zip(("kv", "z"), self._right_payload(events), strict=True):
+            sides = (_last(batch[part], len(events)), _last(alone[part], len(events)))
+            if self._weights.dtype != "bfloat16":
+                self._pair("tail.values", row, member, part, sides, right)
+                continue
+            for name, check, found in zip(
+                ("batch", "alone"), ("tail.values", "tail.values" + REFERENCE), sides, strict=True
+            ):
+                self._within(check, row, member, part, _Side(name, found), right, "reference")
+        for side, held in (("batch", batch), ("alone", alone)):
+            kv, z = (_last(held[part], len(events)) for part in ("kv", "z"))
+            for event, one, other in zip(events, kv, z, strict=False):
+                self._stored.setdefault((side, event), (one, np.zeros_like(one), other, np.zeros_like(other)))
+
+    def _right_payload(self, events: list[int]) -> tuple[_Right, _Right]:
+        """kv and z [n, sp*d] that these tokens project to; a token is projected once."""
+        new = list(dict.fromkeys(event for event in events if event not in self._payloads))
+        if new:
+            kv, z = self._stage.oracle.payload(self._weights, self._stage.stream.feed(new))
+            parts = zip(kv.value, kv.bound, z.value, z.bound, strict=True)
+            self._payloads |= dict(zip(new, parts, strict=True))
+        return self._gathered([self._payloads[event] for event in events])
+
+    def _gathered(self, tokens: list[_Token]) -> tuple[_Right, _Right]:
+        width = self._weights.wkv.shape[0]
+        kv, kv_bound, z, z_bound = (
+            np.array([token[part] for token in tokens]).reshape(-1, width) for part in range(4)
+        )
+        return _Right(kv, kv_bound), _Right(z, z_bound)
+
+    def _right(self, member: Member) -> _Right:
+        """The oracle's blocks, from the whole history."""
+        self._right_payload(member.history)
+        return self._blocks_of("oracle", member, self._payloads)
+
+    def _pooled_from_what_it_stored(self, side: str, member: Member) -> _Right:
+        stored = {event: token for (which, event), token in self._stored.items() if which == side}
+        return self._blocks_of(side, member, stored)
+
+    def _blocks_of(self, source: str, member: Member, tokens: Mapping[int, _Token]) -> _Right:
+        """The blocks that the oracle pools from these tokens' payloads, each asked for once."""
+        found = []
+        for block in range(member.promises.live_blocks):
+            slots = [token for token in self._tokens_of(block) if token >= 0]
+            key = (source, block, *(member.history[token] for token in slots))
+            if key not in self._blocks:
+                # By absolute token, as the oracle counts: what the block does not read is left at zero.
+                kv, z = (_Right(*np.zeros((2, slots[-1] + 1, self._weights.wkv.shape[0]))) for _ in range(2))
+                for token in slots:
+                    kv.value[token], kv.bound[token], z.value[token], z.bound[token] = tokens[
+                        member.history[token]
+                    ]
+                self._blocks[key] = self._stage.oracle.block(self._weights, kv, z, block)
+            found.append(self._blocks[key])
+        return self._stacked(found)
+
+    def _stacked(self, blocks: list[Bounded]) -> _Right:
+        shape = (len(blocks), len(self._weights.gamma))
+        return _Right(
+            np.array([block.value for block in blocks]).reshape(shape),
+            np.array([block.bound for block in blocks]).reshape(shape),
+        )
+
+    def _tokens_of(self, block: int) -> list[int]:
+        fixture = self._stage.fixture
+        return self._stage.oracle.block_tokens(block, fixture.ratio, fixture.span)
+
+    def _pooled(self, member: Member, block: int) -> list[int]:
+        return [member.history[token] for token in self._tokens_of(block) if token >= 0]
+
+    def _within(
+        self,
+        check: str,
+        row: int | None,
+        member: Member,
+        what: str,
+        side: _Side,
+        right: _Right,
+        against: str,
+    ) -> None:
+        self._trace.compared[check] += 1
+        got, want = side.holds, right.value
+        if got.shape != want.shape:
+            self._record(
+                check,
+                row,
+                (
+                    f"{side.name} has {what}s of shape {list(got.shape)}, {against} of shape {list(want.shape)}",
+                ),
+            )
+            return
+        used = share(got, want, right.bound)
+        self._trace.shares[check] = max(self._trace.shares.get(check, 0.0), float(used.max(initial=0.0)))
+        if not (used > 1).any():
+            return
+        place, channel = (int(i) for i in np.argwhere(used > 1)[0])
+        said = [
+            f"first wrong cell: {what} {place} of {len(got)}, channel {channel}   "
+            f"{side.name} holds {got[place, channel]:.12g}   {against} {want[place, channel]:.12g}",
+            f"{int((used > 1).any(axis=1).sum())} of {len(got)} {what}s differ by more than their bound, "
+            f"the worst by {used.max():.3g} times it",
+        ]
+        if what == "block":
+            tokens = [self._stage.ledger.label(event) for event in self._pooled(member, place)]
+            shown = tokens if len(tokens) <= _SHOWN_MAX else [tokens[0], "...", tokens[-1]]
+            said.append(f"block {place} pools {', '.join(shown)}")
+        self._record(check, row, tuple(said))
+
+
+def share(got: Array, want: Array, bound: Array) -> Array:
+    """The part of its bound that each value uses; NaN and a difference without any bound count as infinite."""
+    off = np.abs(got - want)
+    used = np.divide(off, bound, out=np.where(off == 0, 0.0, np.inf), where=bound > 0)
+    found: Array = np.where(np.isnan(used), np.inf, used)
+    return found
+
+
+def _last(columns: Array, n: int) -> Array:
+    """The last n columns of a window."""
+    return columns[len(columns) - n :] if n <= len(columns) else columns
