@@ -26,7 +26,7 @@ BATCH = 25
 # What a test is taken to need before it was measured.
 UNMEASURED_S = 0.2
 LEFT_MAX = 3
-# What a fresh interpreter may need at most for the imports of a test that was not measured yet.
+# What a test may need more while nothing is known of it: without a fault, or with a fresh interpreter's imports.
 FRESH_S = 60.0
 NOTHING = Fault(overlay={}, watch={}, swappable=False)
 Record = dict[str, Any]
@@ -128,7 +128,7 @@ class Campaign:
     ) -> dict[str, Any]:
         """One fork: the slot's reply. `stop`: end at a kill, or after so many reds; `patience_s`: another wall limit."""
         wall = self.wall(tests) if patience_s is None else patience_s
-        if mode == "spawn" and not all(test in self.seconds for test in tests):
+        if (mode == "spawn" or fault is NOTHING) and not all(test in self.seconds for test in tests):
             wall += FRESH_S
         job = prepare.job(fault, mode, tests, wall, self.settings.limits)
         job["map"], job["together"], job["stop"] = dict(mapped or {}), together, stop
@@ -203,11 +203,12 @@ class Campaign:
             "widened": None,
             "doubt": {},
         }
-        record["killers"] = {test: [] for test in mutant.killed_by}
+        # In the order in which evidence is read back: what is derived from it then must come out the same.
+        record["killers"] = {test: [] for test in sorted(mutant.killed_by)}
         if fault.bytecode_differs:
-            for test in mutant.killed_by:
+            for test in record["killers"]:
                 record["killers"][test] = self._settle(fault, mutant, test, record)
-            record["green"] = self._greens(fault, green)
+            record["green"] = self._greens(fault, sorted(green))
             if rule(record).needs_suite:
                 record["widened"] = self._widen(fault, mutant)
         ruling = rule(record)
@@ -260,7 +261,7 @@ class Campaign:
             runs.update(seen)
         suspects = [t for t, seen in runs.items() if read(seen, fault.sources).reading is not Reading.PASSED]
         judged = zip(suspects, self.each(lambda test: self._really_red(fault, test), suspects), strict=True)
-        red = {test: seen for test, seen in judged if seen is not None}
+        red = {test: seen for test, seen in sorted(judged) if seen is not None}
         reaching = {test for test, seen in runs.items() if seen.get("reached")} | set(red)
         left = sorted(test for test, seen in runs.items() if unserved(seen))
         return {"suite": len(suite), "reaching": len(reaching), "red": red, "left": left[:LEFT_MAX]}

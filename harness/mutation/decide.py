@@ -67,7 +67,10 @@ def _instrument(predicate: Mapping[str, Any]) -> Iterator[Finding]:
 def ending(seen: Mapping[str, Any]) -> str:
     """How a baseline run ended, in words."""
     if seen["end"] != "answered":
-        return f"gave no answer ({seen['end']})"
+        slow = (
+            "; if it is only slow, raise wall_s in [tool.rowproof.limits]" if seen["end"] == "timeout" else ""
+        )
+        return f"gave no answer ({seen['end']}{slow})"
     if seen["broken"]:
         return f"could not be imported or configured ({seen['broken'][0]['types'][0]})"
     if not seen["collected"]:

@@ -36,7 +36,9 @@ def test_a_fact_is_declared_or_merely_witnessed_or_neither(played: list[Result])
 def test_facts_that_no_fixture_witnesses_are_listed(played: list[Result]) -> None:
     missing = facts.unwitnessed(facts.table(played))
     assert "restored" in missing and "trimmed" not in missing
-    assert f"facts that no fixture witnesses: {', '.join(missing)}" in report.summary(played, None, "", {}, True)
+    assert f"facts that no fixture witnesses: {', '.join(missing)}" in report.summary(
+        played, None, "", {}, True
+    )
     assert f"No fixture witnesses: {', '.join(missing)}." in facts.markdown(played)
     assert facts.as_json(played)["unwitnessed"] == missing
 
