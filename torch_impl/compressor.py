@@ -55,9 +55,8 @@ class Compressor:
         # A state outlives the step that fed it, so it must never hold on to an autograd graph: detach.
         halves = [wkv.detach().view(span, d, hidden), wgate.detach().view(span, d, hidden)]
         self.weight = torch.stack(halves, dim=1).flatten(1, 2)
-        self.bias = (
-            bias.detach().to(self.payload_dtype).view(self.ratio, span, d).transpose(0, 1).contiguous()
-        )
+        bias = bias.detach().to(self.payload_dtype).view(self.ratio, span, d)
+        self.bias = bias.transpose(0, 1).flatten(0, 1)  # [span * ratio, d], a row for each slot of a window
         self.norm = norm.detach().to(self.payload_dtype)
 
     def describe(self) -> dict[str, str]:
@@ -73,32 +72,32 @@ class Compressor:
         if series is not None:
             return F.linear(hidden, self.weight[series]).to(self.payload_dtype)
         projected = F.linear(hidden, self.weight.flatten(0, 1)).to(self.payload_dtype)
-        return projected.unflatten(-1, (self.span, self.series_width))
+        return projected.view(-1, self.span, self.series_width)
 
     def pool(self, windows: Tensor, block: Tensor) -> Tensor:
         """windows [N, span, ratio, 2 * d] to blocks [N, d]; block [N] is each window's absolute index, int64 on the CPU.
 
-        With span 2 the window of block 0 has no predecessor: whatever its first group holds, it gets value 0
-        and logit -inf, so weight exactly 0.
+        The windows are working memory: what they held is lost. With span 2 the window of block 0 has no
+        predecessor: whatever its first group holds, it gets value 0 and logit -inf, so weight exactly 0.
         """
-        per_chunk = max(_POOL_CHUNK_ELEMENTS // windows[0].numel(), 1) if len(windows) else 1
+        per_chunk = max(_POOL_CHUNK_ELEMENTS // windows.shape[1:].numel(), 1)
         if len(windows) <= per_chunk:
             return self._pool(windows, block)
         pairs = zip(windows.split(per_chunk), block.split(per_chunk), strict=True)
         return torch.cat([self._pool(w, b) for w, b in pairs])
 
     def _pool(self, windows: Tensor, block: Tensor) -> Tensor:
-        value, gate = windows.unflatten(-1, (2, self.block_width)).unbind(-2)  # each [N, span, ratio, d]
-        logit = gate + self.bias
-        opening = (block == 0).nonzero().squeeze(1).to(windows.device)
-        if self.span == 2 and len(opening):
-            value = value.clone()
-            value[opening, 0] = 0
-            logit[opening, 0] = -torch.inf
-        value, logit = value.flatten(1, 2), logit.flatten(1, 2)  # [N, slots, d]
+        value, gate = windows.flatten(1, 2).chunk(2, dim=-1)  # each [N, slots, d]
+        # In place throughout: memory that a step has not touched yet costs it as much as the arithmetic.
+        logit = gate.add_(self.bias)
+        if self.span == 2 and not block.all():
+            opening = (block == 0).nonzero().squeeze(1).to(windows.device)
+            value[opening, : self.ratio] = 0
+            logit[opening, : self.ratio] = -torch.inf
         # Softmax over the slots, per channel; the division is done once, on the sum.
-        weight = (logit - logit.amax(dim=1, keepdim=True)).exp_()
-        pooled = (weight * value).sum(dim=1) / weight.sum(dim=1)
+        weight = logit.sub_(logit.amax(dim=1, keepdim=True)).exp_()
+        total = weight.sum(dim=1)
+        pooled = weight.mul_(value).sum(dim=1) / total
         scale = (pooled.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
         normed = self.norm * pooled * scale
         position = (block * self.ratio).to(windows.device)

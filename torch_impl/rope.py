@@ -65,14 +65,16 @@ class Rope:
         return low, high
 
     def rotate(self, x: Tensor, position: Tensor) -> Tensor:
-        """x [N, d], float32 or float64, with its last `width` channels rotated, row n at position[n].
+        """x [N, d], float32 or float64, with its last `width` channels rotated, row n at position[n], int64.
 
         Angles are formed in float64: a float32 product of a position of 10^6 is off by a twentieth of a turn.
         """
         if self.width == 0:
             return x
-        angle = position.to(torch.float64)[:, None] * self.frequencies.to(x.device)  # [N, width / 2]
-        turn = torch.polar(torch.ones_like(angle), angle).to(torch.promote_types(x.dtype, torch.complex64))
-        pairs = torch.view_as_complex(x[:, -self.width :].contiguous().unflatten(-1, (-1, 2)))
-        turned = torch.view_as_real(pairs * turn).flatten(-2)
-        return torch.cat([x[:, : x.shape[1] - self.width], turned], dim=-1)
+        angle = position[:, None] * self.frequencies.to(x.device)  # [N, width / 2]
+        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+        even, odd = x[:, -self.width :: 2], x[:, 1 - self.width :: 2]
+        rotated = x.clone()
+        rotated[:, -self.width :: 2] = even * cos - odd * sin
+        rotated[:, 1 - self.width :: 2] = even * sin + odd * cos
+        return rotated

@@ -12,10 +12,12 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from torch_impl.geometry import Geometry
+from torch_impl.geometry import Geometry, Integers, runs
 from torch_impl.refusals import InvariantBroken
 
 Retain = Literal["hidden", "projected"]
@@ -34,7 +36,9 @@ class BlockPooler(Protocol):
 
     def project(self, hidden: Tensor, series: int | None = None) -> Tensor: ...
 
-    def pool(self, windows: Tensor, block: Tensor) -> Tensor: ...
+    def pool(self, windows: Tensor, block: Tensor) -> Tensor:
+        """May overwrite the windows."""
+        ...
 
     def describe(self) -> Mapping[str, str]: ...
 
@@ -111,7 +115,9 @@ class RowStorage:
                 f"tokens has {len(self.tokens)} rows, base {len(self.base)}, the ring {self._ring.shape[0]}, "
                 f"comp {self._comp.shape[0]}; all should be equal"
             )
-        for row, (t, b) in enumerate(zip(self.tokens, self.base, strict=True)):
+        counts, ratio = np.array(self.tokens), self.geometry.ratio
+        need, live = self.geometry.need(counts).tolist(), self.geometry.blocks(counts).tolist()
+        for row, (t, b, first, blocks) in enumerate(zip(self.tokens, self.base, need, live, strict=True)):
             if not 0 <= b <= t:
                 raise InvariantBroken(f"base {b} should lie in 0..tokens={t}", row)
             if b + slots < t:
@@ -119,23 +125,17 @@ class RowStorage:
                     f"promises tokens {b}..{t - 1}, but the ring has {slots} slots",
                     row,
                 )
-            if self.geometry.need(t) < b:
-                raise InvariantBroken(
-                    f"base {b} lies above {self.geometry.need(t)}, the first token of the next block",
-                    row,
-                )
-            if b % self.geometry.ratio:
-                raise InvariantBroken(f"base {b} should be a multiple of {self.geometry.ratio}", row)
-            if self.geometry.blocks(t) > capacity:
-                raise InvariantBroken(
-                    f"{self.geometry.blocks(t)} blocks in {capacity} comp columns",
-                    row,
-                )
+            if first < b:
+                raise InvariantBroken(f"base {b} lies above {first}, the first token of the next block", row)
+            if b % ratio:
+                raise InvariantBroken(f"base {b} should be a multiple of {ratio}", row)
+            if blocks > capacity:
+                raise InvariantBroken(f"{blocks} blocks in {capacity} comp columns", row)
 
     def _read_tail(self, rows: Sequence[int], width: int) -> Tensor:
         """The last `width` tokens of each of `rows` [n, width, F], zeros where a row promises none."""
-        tokens = torch.tensor([self.tokens[row] for row in rows])[:, None] + torch.arange(-width, 0)
-        promised = tokens >= torch.tensor([self.base[row] for row in rows])[:, None]
+        tokens = np.array([self.tokens[row] for row in rows])[:, None] + np.arange(-width, 0)
+        promised = tokens >= np.array([self.base[row] for row in rows])[:, None]
         tail = self._ring[self._index(rows)[:, None], self._to(tokens % self._ring.shape[1])]
         return tail.masked_fill_(self._to(~promised)[..., None], 0)
 
@@ -150,11 +150,10 @@ class RowStorage:
         comp, tail = comp.detach(), tail.detach()
         rows, width = tail.shape[:2]
         ring = self._new_ring(rows, self.geometry.ring_slots(width))
-        index = [(row, t) for row in range(rows) for t in range(base[row], tokens[row])]
-        if index:
-            row, token = torch.tensor(index).unbind(1)
-            column = token - torch.tensor(tokens)[row] + width
-            ring[self._to(row), self._to(token % ring.shape[1])] = tail[self._to(row), self._to(column)]
+        start, end = np.array(base), np.array(tokens)
+        row, token = runs(start, end - start)
+        column = token - end[row] + width
+        ring[self._to(row), self._to(token % ring.shape[1])] = tail[self._to(row), self._to(column)]
         stored = self._new_comp(rows, comp.shape[1])
         stored[:, : comp.shape[1]] = comp
         self._ring, self._comp, self.tokens, self.base = ring, stored, tokens, base
@@ -188,7 +187,8 @@ class RowStorage:
         return self._index([token % slots for token in tokens])
 
     def _index(self, values: Sequence[int]) -> Tensor:
-        return self._to(torch.tensor(values, dtype=torch.int64))
+        return self._to(np.array(values, dtype=np.int64))
 
-    def _to(self, index: Tensor) -> Tensor:
-        return index.to(self.device, non_blocking=True)
+    def _to(self, index: Integers | NDArray[np.bool_]) -> Tensor:
+        """What was worked out on the host, where the payloads are."""
+        return torch.from_numpy(index).to(self.device, non_blocking=True)

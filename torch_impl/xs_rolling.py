@@ -101,7 +101,7 @@ class XsRolling(RowSteps):
                 "advance-dtype",
             )
         counts = [xs.shape[1]] * self.rows if n_new is None else [int(n) for n in n_new]
-        if len(counts) != self.rows or not all(0 <= n <= xs.shape[1] for n in counts):
+        if len(counts) != self.rows or min(counts) < 0 or max(counts) > xs.shape[1]:
             raise AdvanceRefused(
                 f"n_new is {counts}; it should be {self.rows} counts in 0..{xs.shape[1]}, the columns of xs; count "
                 "each row's own new tokens",
@@ -117,7 +117,7 @@ class XsRolling(RowSteps):
 
     def _is_uniform(self, counts: Sequence[int]) -> bool:
         """One shape serves all rows. Tokens alone do not decide it: rows that rolled back promise less."""
-        return all(len(set(values)) == 1 for values in (self.tokens, self.base, counts))
+        return all(values.count(values[0]) == self.rows for values in (self.tokens, self.base, counts))
 
     def rollback_refusal(self, row: int, n: int) -> RollbackRefused | None:
         """Why row `row` cannot drop its last n tokens, or None. Touches nothing."""

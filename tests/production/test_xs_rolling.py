@@ -292,7 +292,7 @@ def test_cutting_a_pool_call_into_pieces_changes_nothing(geometry, elements, mon
     layer, generator = real_layer(torch.float64, ratio, span), torch.Generator().manual_seed(2)
     windows = torch.randn(37, span, ratio, 2 * D, generator=generator, dtype=torch.float64)
     block = torch.arange(37) // 3
-    whole = layer.pool(windows, block)
+    whole = layer.pool(windows.clone(), block)
     pieces = []
     monkeypatch.setattr(layer, "_pool", lambda w, b: pieces.append(len(w)) or Compressor._pool(layer, w, b))
     monkeypatch.setattr(compressor_module, "_POOL_CHUNK_ELEMENTS", elements)
@@ -346,7 +346,7 @@ def test_a_bfloat16_layer_pools_in_float32_whatever_the_size_of_its_gates(geomet
     cache.advance(hidden, [5 * ratio, 4 * ratio])
     payload = layer.project(hidden[0]).double().unflatten(-1, (2, D))  # [T, span, 2, d]
     kv, z = (payload[:, :, k].flatten(1).numpy() for k in range(2))
-    bias = layer.bias.double().transpose(0, 1).flatten(1).numpy()
+    bias = layer.bias.double().unflatten(0, (span, ratio)).transpose(0, 1).flatten(1).numpy()
     weights = CompressorWeights(
         np.zeros((span * D, HIDDEN)),
         np.zeros((span * D, HIDDEN)),
