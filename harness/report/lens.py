@@ -68,7 +68,7 @@ def _summary(data: Mapping[str, Any]) -> Table:
         beside = sum(e["data"][stream] is not None or e["promises"] is not None for e in entries.values())
         rows.append([stream, says, f"{dies} of {len(visible)}", f"{beside} of {total}"])
     return (
-        f"The catalogue on each stream: {total} of {data['catalogue']} entries, {len(visible)} of them change data",
+        f"The catalogue on each stream: {total} of {data['catalogue']} entries, {len(visible)} of them shown by data at all",
         ["stream", "what is fed", "die by data alone", "with counts and promises"],
         rows,
     )
@@ -112,7 +112,7 @@ def sentences(data: Mapping[str, Any]) -> list[str]:
     only = [n for n, e in data["entries"].items() if not shown_by_data(e) and e["promises"] is not None]
     neither = [n for n, e in data["entries"].items() if not shown_by_data(e) and e["promises"] is None]
     lines.append(
-        f"{len(only)} entries change no data; counts and promises see them: {', '.join(only) or 'none'}"
+        f"{len(only)} entries are shown by no data; counts, shapes and promises see them: {', '.join(only) or 'none'}"
     )
     lines.append(
         f"{len(neither)} entries are seen by nothing that was played: {', '.join(neither) or 'none'}"
