@@ -8,6 +8,7 @@ makes the array state of an object wrong in place: together they are the engine'
 from __future__ import annotations
 
 import builtins
+from collections.abc import Iterable
 from typing import Any
 
 TRAP = "__rowproof_trap__"
@@ -39,7 +40,10 @@ def plant() -> Trap:
 
 
 def wrong(value: Any, depth: int = 3) -> Any:
-    """Return data of the same type and shape with other content; what it does not know stays as it is."""
+    """Return data of the same type with other content, of the same shape where that can be.
+
+    A container of things that it does not know loses one of them; such a thing by itself stays as it is.
+    """
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float | complex):
@@ -59,11 +63,21 @@ def wrong(value: Any, depth: int = 3) -> Any:
 
 def _wrong_container(value: Any, depth: int) -> Any:
     if isinstance(value, dict):
-        return {key: wrong(inner, depth) for key, inner in value.items()}
+        pairs = {key: wrong(inner, depth) for key, inner in value.items()}
+        if _untouched(pairs.values(), value.values()):
+            pairs = dict(list(pairs.items())[:-1]) if pairs else {None: None}
+        return pairs
     changed = [wrong(inner, depth) for inner in value]
     if hasattr(value, "_fields"):
         return type(value)(*changed)
+    if _untouched(changed, value):
+        changed = changed[:-1] if changed else [None]
     return type(value)(changed)
+
+
+def _untouched(new: Iterable[Any], old: Iterable[Any]) -> bool:
+    """Whether nothing in a container could be made wrong, in place neither; one less or one more then can."""
+    return all(one is two and not hasattr(two, "__dict__") for one, two in zip(new, old, strict=True))
 
 
 def _is_array(value: Any) -> bool:
