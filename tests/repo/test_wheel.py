@@ -1,8 +1,10 @@
 """What `pip install rowproof` puts on a machine, unpacked and used without the source tree."""
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -45,3 +47,21 @@ def test_identity_finds_its_fixtures_there(site: Path, tmp_path: Path):
     played = run(site, tmp_path, "-m", "harness.identity", "--fixture", fixture)
     assert played.returncode == 0, played.stdout + played.stderr
     assert fixture in played.stdout
+
+
+def test_judging_a_project_needs_nothing_of_arrays(site: Path):
+    [metadata] = site.glob("*.dist-info/METADATA")
+    needed = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", metadata.read_text(), re.MULTILINE)
+    assert "pytest" in needed
+    assert not {"torch", "numpy", "safetensors"} & set(needed)
+
+
+def test_it_judges_a_project_that_has_a_harness_package_of_its_own(site: Path, tmp_path: Path):
+    toy = tomllib.loads((ROOT / "tests" / "toy" / "own_harness_package.toml").read_text())
+    for name, text in toy["files"].items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for command in ("mutate", "gate"):
+        done = run(site, tmp_path, "-m", "harness", command)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "killed 1 of 1" in done.stdout
