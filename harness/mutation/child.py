@@ -284,7 +284,12 @@ def _run(
 def _asserted(phases: list[dict[str, Any]]) -> bool:
     """Whether a test looks killed. Only what it looks like: `verdict` reads the facts, and says if it was."""
     leaves = [leaf for each in phases if each["phase"] == "call" for leaf in each["leaves"]]
-    return bool(leaves) and all(leaf["frame"] in ("test", "helper") for leaf in leaves)
+    return bool(leaves) and all(
+        leaf["frame"] in ("test", "helper") and not _DEATHS.isdisjoint(leaf["types"]) for leaf in leaves
+    )
+
+
+_DEATHS = {"builtins.AssertionError", "pytest.Failed"}
 
 
 _left: set[str] = set()

@@ -182,6 +182,21 @@ def test_every_candidate_ends_as_worked_out_by_hand(project: Path, monkeypatch: 
     assert "killed 2 of 14 · killed-by-error 0 · survived 0 · not-reached 12" in few.text
 
 
+def test_an_assertion_is_found_behind_any_number_of_exceptions(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The cheap test dies by an exception in a line of its own, which is no assertion; the dear one asserts.
+    (project / "calc.py").write_text("def f(x):\n    return x[:1]\n")
+    (project / "tests" / "test_calc.py").write_text(
+        "import time\n\nimport calc\n\n\ndef test_cheap():\n    (one,) = calc.f('abc')\n\n\n"
+        "def test_dear():\n    time.sleep(0.2)\n    assert calc.f('abc') == 'a'\n"
+    )
+    assert run(project, monkeypatch, "sweep", "calc.py").code == 0
+    data = json.loads((project / "reports" / "sweep.json").read_text())
+    for each in data["candidates"]:
+        assert (each["verdict"], each["test"]) == ("killed", "tests/test_calc.py::test_dear"), each
+
+
 def test_a_list_judges_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = run(project, monkeypatch, "sweep", ".", "--list")
     assert ran.code == 0

@@ -119,6 +119,10 @@ def _look(campaign: Campaign, fault: Fault, mode: str, tests: Sequence[str]) -> 
     if reply["end"] == "answered" and reply["answer"]["kind"] == "refused":
         return None
     ran = _ran(reply, tests)
+    if len(ran) < min(len(tests), ERRORS_MAX) and not _killed(reply, mode, ran, fault):
+        # It looked like a kill and is none; what the other tests say still counts.
+        reply = campaign.ask(fault, mode, list(tests), together=True)
+        ran = _ran(reply, tests)
     seen = observations(reply, mode, "sweep", ran)
     readings = {test: read(seen[test], fault.sources) for test in ran}
     # The swap was not effective where old code still ran; what it says then is nothing.
@@ -129,6 +133,11 @@ def _look(campaign: Campaign, fault: Fault, mode: str, tests: Sequence[str]) -> 
     return _Look(
         mode, test == ran[0], found.reading, found.note, test, len(ran), reached, first_message(reply, test)
     )
+
+
+def _killed(reply: Mapping[str, Any], mode: str, ran: Sequence[str], fault: Fault) -> bool:
+    seen = observations(reply, mode, "sweep", list(ran))
+    return any(read(each, fault.sources).reading is Reading.KILLED for each in seen.values())
 
 
 def _ran(reply: Mapping[str, Any], tests: Sequence[str]) -> list[str]:
