@@ -15,12 +15,13 @@ Flags of a run; with none of them the whole catalogue is run:
                         reports/partial.json and compares every verdict with the evidence
     --audit N           the same for N entries, drawn and shuffled by the evidence's seal, by spawn
     --shuffle SEED      judge the entries in another order; the evidence must not change by a byte
+    --no-explain        do not look for the reason of each fault that is not seen, which a run does otherwise
     -j N                judgements at a time (default: the machine's cores)
 
 Sub-commands: `list` (all entries with their last verdicts), `show ID` (one entry as a diff), `explain ID`
-(what the last run observed of it, killer by killer), `study` (what the last kill matrix says of the checks),
-`add FILE` (the uncommitted edit of one file becomes an entry, and the file is put back), and `sweep PATH...`
-(faults made by operators).
+(what the last run observed of it, killer by killer; and, measured now, how far the fault gets), `study` (what the
+last kill matrix says of the checks), `add FILE` (the uncommitted edit of one file becomes an entry, and the file is
+put back), and `sweep PATH...` (faults made by operators).
 """
 
 from __future__ import annotations
@@ -73,6 +74,9 @@ def mutate(
     since: Annotated[
         str | None, typer.Option(metavar="REV", help="Judge what changed since a revision.")
     ] = None,
+    no_explain: Annotated[
+        bool, typer.Option("--no-explain", help="Do not look for why a fault is not seen.")
+    ] = False,
     jobs: Jobs = CORES,
 ) -> None:
     """Judge every fault of the catalogue by its named checks."""
@@ -98,6 +102,7 @@ def mutate(
             audit=audit,
             shard=shard,
             since=since,
+            why=not no_explain,
         )
         leave(run(asked, progress()))
 
@@ -124,20 +129,33 @@ def show(name: Annotated[str, typer.Argument(metavar="ID")]) -> None:
 
 
 @app.command()
-def explain(name: Annotated[str, typer.Argument(metavar="ID")]) -> None:
-    """Print what the last run observed of one entry: applied? reached? which assertion failed where?"""
+def explain(
+    name: Annotated[str, typer.Argument(metavar="ID")],
+    test: Annotated[
+        list[str] | None, typer.Option("--test", metavar="NODE", help="Ask this test; default: the killers.")
+    ] = None,
+    jobs: Jobs = CORES,
+) -> None:
+    """Print what the last run observed of one entry, and measure how far its fault gets in each test."""
     from .mutation import prepare
-    from .report import entries
+    from .mutation.diagnosis import explain as diagnosis
+    from .report import entries, why
 
     root, settings, found = valid()
     mutant = _named(name, found)
     record = last_records(root, settings, partial_too=True).get(name)
     if record is None:
         say([f"{name} was not judged yet; run `rowproof mutate --only {name}`"])
-        leave(ExitCode.ABSENT)
-    stale = record["sources"] != prepare.of_mutant(root, mutant).sources
-    for line in entries.explained(mutant, record, stale):
+    else:
+        stale = record["sources"] != prepare.of_mutant(root, mutant).sources
+        for line in entries.explained(mutant, record, stale):
+            typer.echo(line)
+    told = diagnosis.one(root, settings, mutant, tuple(test or ()), jobs, progress())
+    typer.echo("")
+    typer.echo(why.heading(name, told))
+    for line in why.lines(told):
         typer.echo(line)
+    leave(ExitCode.ABSENT if record is None else ExitCode.OK)
 
 
 @app.command()

@@ -34,6 +34,7 @@ class Asked:
     audit: int | None
     shard: str | None
     since: str | None
+    why: bool
 
 
 def run(asked: Asked, tell: Callable[[str], None]) -> ExitCode:
@@ -80,7 +81,16 @@ def _execute(
 ) -> ExitCode:
     before = last_records(root, settings)
     outcome = runs.execute(
-        root, settings, found, selection, asked.jobs, tell, asked.resume, asked.matrix, asked.shuffle
+        root,
+        settings,
+        found,
+        selection,
+        asked.jobs,
+        tell,
+        asked.resume,
+        asked.matrix,
+        asked.shuffle,
+        why=asked.why and not selection.audit,
     )
     predicate = outcome.predicate
     if predicate["complete"]:

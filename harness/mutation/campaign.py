@@ -85,6 +85,9 @@ class Campaign:
     suite: list[str] | None = None
     rolled_back: list[str] = field(default_factory=list)
     spent: dict[str, dict[str, float]] = field(default_factory=dict)
+    # By entry: other tests than its killers that ran the changed lines, and why nobody saw the fault.
+    reaching: dict[str, list[str]] = field(default_factory=dict)
+    why: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.turns = Turns()
@@ -263,6 +266,7 @@ class Campaign:
         judged = zip(suspects, self.each(lambda test: self._really_red(fault, test), suspects), strict=True)
         red = {test: seen for test, seen in sorted(judged) if seen is not None}
         reaching = {test for test, seen in runs.items() if seen.get("reached")} | set(red)
+        self.reaching[mutant.id] = sorted(reaching)
         left = sorted(test for test, seen in runs.items() if unserved(seen))
         return {"suite": len(suite), "reaching": len(reaching), "red": red, "left": left[:LEFT_MAX]}
 

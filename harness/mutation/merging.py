@@ -196,7 +196,7 @@ def _notes(shards: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "seconds": max(note["seconds"] for note in notes),
         "fork_refused": notes[0].get("fork_refused"),
     }
-    for name in ("messages", "seconds_by_entry"):
+    for name in ("messages", "seconds_by_entry", "why"):
         made[name] = {key: value for note in notes for key, value in note[name].items()}
     for name in ("resumed", "rolled_back"):
         made[name] = sorted(each for note in notes for each in note[name])

@@ -22,6 +22,7 @@ from ..exit_codes import ExitCode
 from . import controls, decide, evidence, journal, matrix, owed, recheck, shards
 from .campaign import Campaign, passed
 from .catalogue import Catalogue, Mutant
+from .diagnosis import explain
 from .errors import InputRefused, InstrumentBroken
 from .inputs import tree_digests, versions
 from .ready import get_ready, killers_of
@@ -56,10 +57,11 @@ def execute(
     resume: bool = False,
     whole_matrix: bool = False,
     shuffle: int | None = None,
+    why: bool = True,
 ) -> Outcome:
     """Run the catalogue and write the results; raises InputRefused or InstrumentBroken.
 
-    Entries that are broken are told and left out; what could be judged is judged, and is no evidence.
+    With `why`, entries that a test failed to see are explained. Entries that are broken are told and left out; what could be judged is judged, and is no evidence.
     """
     chosen = selection.pick(catalogue)
     if catalogue.problems and (not chosen or selection.shard is not None):
@@ -73,7 +75,7 @@ def execute(
         finished = False
         try:
             everyone = chosen if selection.shard is None else catalogue.mutants
-            plan = _Plan(chosen, everyone, catalogue.mutants, jobs, tell, log, whole_matrix, shuffle)
+            plan = _Plan(chosen, everyone, catalogue.mutants, jobs, tell, log, whole_matrix, why, shuffle)
             judged = _judge_all(root, settings, plan)
             finished = True
         finally:
@@ -129,6 +131,7 @@ class _Plan:
     tell: Callable[[str], None]
     log: journal.Journal
     matrix: bool
+    why: bool
     shuffle: int | None = None
 
     @property
@@ -195,7 +198,7 @@ def _judge_all(root: Path, settings: Settings, plan: _Plan) -> _Judged:
     }
     if not plan.chosen:
         empty: dict[str, Any] = {
-            name: {} for name in ("messages", "seconds_by_test", "seconds_by_entry", "spent")
+            name: {} for name in ("messages", "seconds_by_test", "seconds_by_entry", "spent", "why")
         }
         return _Judged(predicate, {**empty, "resumed": [], "rolled_back": []})
     with Servers(root, settings, plan.jobs, [f for m in plan.entries for f in m.files]) as servers:
@@ -213,6 +216,7 @@ def _judge_all(root: Path, settings: Settings, plan: _Plan) -> _Judged:
         "seconds_by_test": campaign.seconds,
         "seconds_by_entry": campaign.seconds_by_entry,
         "spent": campaign.spent,
+        "why": campaign.why,
         "resumed": sorted(plan.log.kept),
         "rolled_back": sorted(campaign.rolled_back),
         "fork_refused": servers.fork_refused,
@@ -239,6 +243,9 @@ def _campaign(
         forget=plan.log.forget,
     )
     predicate["mutants"] = sorted(records, key=lambda record: str(record["id"]))
+    if plan.why:
+        collected = killers_of(plan.everyone)
+        campaign.why = explain.after_a_run(campaign, plan.chosen, predicate["mutants"], collected)
     rows = matrix.fill(campaign, plan.chosen, predicate["mutants"]) if plan.matrix else None
     campaign.tell("controls")
     whole = owed.places(campaign.root, plan.entries)

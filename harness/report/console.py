@@ -13,6 +13,7 @@ from ..exit_codes import ExitCode
 from ..mutation.decide import Finding, counts
 from ..mutation.matrix import Matrix, Study
 from ..mutation.since import Changed
+from . import why
 from .matrix import sentences
 from .rows import Row, claims, common_test, control_lines, legend, rows, scope_line
 
@@ -35,7 +36,7 @@ def print_report(predicate: Mapping[str, Any], notes: Mapping[str, Any], finding
     if shown:
         console.print(_table(shown, common))
     lines = [counts(predicate), scope_line(predicate), *claims(predicate), *control_lines(predicate)]
-    for line in [*lines, *legend(predicate)]:
+    for line in [*lines, *legend(predicate), *why.report(notes.get("why", {}))]:
         console.print(escape(line), soft_wrap=True, highlight=False)
     print_findings(findings)
 

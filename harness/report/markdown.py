@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..mutation.decide import Finding, counts, exit_code
+from . import why
 from .rows import HEADINGS, claims, control_lines, legend, rows, scope_line
 
 
@@ -28,6 +29,9 @@ def markdown(predicate: Mapping[str, Any], notes: Mapping[str, Any], findings: S
     for row in rows(predicate, notes):
         verdict = row.verdict if row.promised else f"**{row.verdict}**"
         lines.append(_table_row([row.id, row.theme, verdict, "<br>".join(row.killers), row.message]))
+    told = list(why.report(notes.get("why", {})))
+    if told:
+        lines += ["", "## Why they are not seen", "", *(f"- {_cell(line)}" for line in told)]
     lines += [
         "",
         "## Controls",

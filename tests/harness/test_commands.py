@@ -87,20 +87,63 @@ def test_explain_tells_each_killer_and_its_stage(project: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("toy", "stage"),
+    ("toy", "stage", "why"),
     [
-        ("not_reached", "stage: not reached; the test executed the file and none of the changed lines"),
-        ("survived", "stage: reached and not seen; the changed lines ran and every assertion held"),
-        ("crashed", "stage: reached, and no verdict of a test; crashed: died by "),
-        ("not_applied_exec", "stage: not applied; the test never executed the mutated file"),
+        (
+            "not_reached",
+            "stage: not reached; the test executed the file and none of the changed lines",
+            "the-fault: not-reached; 0 of 1 tests that were asked reach it, 0 infected",
+        ),
+        (
+            "survived",
+            "stage: reached and not seen; the changed lines ran and every assertion held",
+            "f (call 1) leaves another result: 2, mutant 3; tests/test_calc.py:5 depends on it",
+        ),
+        ("crashed", "stage: reached, and no verdict of a test; crashed: died by ", "the-fault: seen; 1 of 1"),
+        (
+            "not_applied_exec",
+            "stage: not applied; the test never executed the mutated file",
+            "the-fault: not-reached; 0 of 1",
+        ),
     ],
 )
 def test_explain_names_the_stage_in_which_a_fault_is_lost(
-    toy: str, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    toy: str, stage: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = lay(read(toy), tmp_path / "project")
-    assert run(root, monkeypatch, "--only", "the-fault").code in (1, 3, 4)
-    assert stage in run(root, monkeypatch, "explain", "the-fault").text
+    assert run(root, monkeypatch, "--only", "the-fault", "--no-explain").code in (1, 3, 4)
+    text = run(root, monkeypatch, "explain", "the-fault").text
+    assert stage in text and why in text, text
+
+
+def test_a_run_says_why_a_fault_is_not_seen_beside_evidence_that_stays_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = lay(read("survived"), tmp_path / "project")
+    plain = run(root, monkeypatch, "--no-explain")
+    evidence = (root / "reports" / "evidence.json").read_bytes()
+    assert "the-fault: weak-assertion" not in plain.text
+    ran = run(root, monkeypatch)
+    assert "the-fault: weak-assertion; 2 of 2 tests that were asked reach it, 2 infected" in ran.text
+    assert (root / "reports" / "evidence.json").read_bytes() == evidence
+    found = ran.evidence("run.json")["why"]["the-fault"]["findings"][0]
+    assert (found["path"], found["before"], found["after"]) == ("result", "2", "3")
+    assert run(root, monkeypatch, "--report-only").text == ran.text
+
+
+def test_explain_asks_the_tests_that_it_is_told_and_else_those_that_reach(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = lay(read("survived"), tmp_path / "project")
+    asked = run(root, monkeypatch, "explain", "the-fault", "--test", "tests/test_calc.py::test_more")
+    assert asked.code == 5 and "tests/test_calc.py::test_more: weak-assertion" in asked.text, asked.text
+    lost = run(root, monkeypatch, "explain", "the-fault", "--test", "tests/test_calc.py::test_mor")
+    assert lost.code == 2 and "did you mean 'tests/test_calc.py::test_more'" in lost.text
+    catalogue = root / "mutants" / "sums.toml"
+    text = catalogue.read_text().replace("test_f", "test_g", 1)
+    catalogue.write_text(text)
+    found = run(root, monkeypatch, "explain", "the-fault").text
+    assert "the-fault: weak-assertion; 2 of 2 tests that were asked reach it" in found, found
 
 
 def test_explain_says_when_the_entry_changed_since(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,14 +39,15 @@ def test_only_what_is_declared_or_changes_no_bytecode_is_labelled_a_no_op(tmp_pa
 
 def probed(root: Path, rows: list[Survivor]) -> list[Finding]:
     tests = sorted({row.test for row in rows})
-    with Servers(root, load_settings(root), 2) as servers:
+    files = sorted({row.edit.file for row in rows})
+    with Servers(root, load_settings(root), 2, files) as servers:
         campaign = Campaign(root, servers.settings, servers, 2)
         learned = servers.list_tests(
             tests, sorted({test.partition("::")[0]: test for test in tests}.values())
         )
         assert not learned["error"] and not learned["collect_errors"]
         servers.preload(learned)
-        servers.fork(tests, sorted({row.edit.file for row in rows}))
+        servers.fork(tests, files)
 
         def find(row: Survivor) -> Finding:
             fault = fault_of(root, row)

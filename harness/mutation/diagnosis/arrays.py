@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-RAW_MAX = 1024
+RAW_MAX = 4096
 WHOLE_MAX = 4 << 20
 
 
@@ -53,32 +53,32 @@ def scalar(value: Any) -> str | None:
     return None
 
 
-def leaf(value: Any, whole: bool, storages: dict[int, int]) -> tuple[str, str] | None:
+def leaf(value: Any, limit: int, storages: dict[int, int]) -> tuple[str, str] | None:
     """(kind, text) of an array, None when the value is none. The text: dtype, shape, storage, digest, bytes."""
     try:
         if is_numpy(value):
             return "ndarray", _text(
-                str(value.dtype), value.shape, numpy_bytes(value), _base(value), whole, storages
+                str(value.dtype), value.shape, numpy_bytes(value), _base(value), limit, storages
             )
         if is_torch(value):
-            return _tensor(value, whole, storages)
+            return _tensor(value, limit, storages)
     except Exception as error:  # noqa: BLE001 - meta, sparse and nested tensors, and what others may invent
         return "opaque", f"{type(value).__qualname__} ({type(error).__name__})"
     return _generator(value)
 
 
-def _tensor(value: Any, whole: bool, storages: dict[int, int]) -> tuple[str, str]:
+def _tensor(value: Any, limit: int, storages: dict[int, int]) -> tuple[str, str]:
     dtype = str(value.dtype).removeprefix("torch.")
     told = f"{dtype}{' requires grad' if value.requires_grad else ''}"
     plain = torch_plain(value)
     storage = value.untyped_storage().data_ptr() if value.numel() and value.layout is torch().strided else 0
-    return "tensor", _text(told, tuple(value.shape), torch_bytes(plain), storage, whole, storages)
+    return "tensor", _text(told, tuple(value.shape), torch_bytes(plain), storage, limit, storages)
 
 
-def _text(dtype: str, shape: Any, raw: bytes, storage: int, whole: bool, storages: dict[int, int]) -> str:
+def _text(dtype: str, shape: Any, raw: bytes, storage: int, limit: int, storages: dict[int, int]) -> str:
     number = storages.setdefault(storage, len(storages)) if storage else "-"
     digest = hashlib.blake2b(raw, digest_size=8).hexdigest()
-    kept = raw.hex() if len(raw) <= (WHOLE_MAX if whole else RAW_MAX) else "-"
+    kept = raw.hex() if len(raw) <= limit else "-"
     sizes = "x".join(str(size) for size in shape)
     return f"{dtype}|{sizes}|{number}|{digest}|{kept}"
 

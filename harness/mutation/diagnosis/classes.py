@@ -44,7 +44,7 @@ _MEANINGS = {
 }
 
 _ADVICE = {
-    Class.SEEN: "Name this test in killed_by.",
+    Class.SEEN: "It belongs in killed_by, if it is not there.",
     Class.WEAK_ASSERTION: "Make that assertion exact, or its tolerance smaller than the difference.",
     Class.UNREAD: "Assert on what differs.",
     Class.DEAD: "Assert nearer to the function, before the difference is overwritten, or drop what never matters.",

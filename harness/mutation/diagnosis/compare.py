@@ -18,7 +18,7 @@ CHANGES_MAX = 200
 
 @dataclass(frozen=True)
 class Change:
-    """One leaf that differs; `at` are the elements of an array, None when all of it or not known."""
+    """One leaf that differs; `at` are elements of the original's array, None when all of it or not known."""
 
     path: str
     kind: str
@@ -26,14 +26,16 @@ class Change:
     after: str
     at: tuple[int, ...] | None = None
     shown: str = ""
+    # The mutant's shape, where it has elements that the original lacks.
+    grown: tuple[int, ...] | None = None
 
     @property
     def needs_bytes(self) -> bool:
         """Whether the elements that differ can only be known from bytes that were not kept."""
-        if self.kind not in ARRAYS or self.at is not None or not self.after:
+        if self.kind not in ARRAYS or self.at is not None or self.after.count("|") != 4:
             return False
-        one, other = array(self.before), array(self.after) if self.after.count("|") == 4 else None
-        return other is not None and one.shape == other.shape and one.dtype == other.dtype and one.raw is None
+        one, other = array(self.before), array(self.after)
+        return one.dtype == other.dtype and len(one.shape) == len(other.shape)
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class Difference:
     def function(self) -> str:
         """The qualified name of the function."""
         return self.where.rpartition("#")[0]
+
+    @property
+    def spot(self) -> str:
+        """Function and call, for a reader."""
+        return f"{self.function} (call {self.call + 1})"
 
     @property
     def call(self) -> int:
@@ -201,11 +208,14 @@ def _changes(one: Mapping[str, tuple[str, str]], other: Mapping[str, tuple[str, 
 
 def _array_change(path: str, kind: str, before: str, after: str) -> Change:
     one, other = array(before), array(after)
-    at = differing(one, other)
     if one.digest == other.digest and one.shape == other.shape and one.dtype == other.dtype:
         return Change(path, kind, f"memory {one.storage}", f"memory {other.storage}", (), path)
+    at = differing(one, other)
     if at is None:
         return Change(path, kind, before, after, None, path)
+    if one.shape != other.shape:
+        grown = any(b > a for a, b in zip(one.shape, other.shape, strict=True))
+        return Change(path, kind, one.whole(), other.whole(), tuple(at), path, other.shape if grown else None)
     more = f" and {len(at) - 1} more of {one.count}" if len(at) > 1 else ""
     return Change(
         path, kind, one.shown(at[0]), other.shown(at[0]), tuple(at), f"{path}{one.index(at[0])}{more}"

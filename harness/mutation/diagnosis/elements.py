@@ -69,10 +69,28 @@ def array(text: str) -> Array:
 
 
 def differing(one: Array, other: Array) -> list[int] | None:
-    """Numbers of the elements that differ; None when the bytes are not there or the arrays are not alike."""
-    if one.raw is None or other.raw is None or one.dtype != other.dtype or one.shape != other.shape:
+    """Numbers of those elements of `one` that `other` lacks or holds otherwise; None where that cannot be told."""
+    if one.raw is None or other.raw is None or one.dtype != other.dtype or len(one.shape) != len(other.shape):
         return None
-    return [number for number in range(one.count) if one.element(number) != other.element(number)]
+    if one.shape == other.shape:
+        return [number for number in range(one.count) if one.element(number) != other.element(number)]
+    found = []
+    for number in range(one.count):
+        there = _counterpart(number, one.shape, other.shape)
+        if there is None or one.element(number) != other.element(there):
+            found.append(number)
+    return found
+
+
+def _counterpart(number: int, shape: tuple[int, ...], other: tuple[int, ...]) -> int | None:
+    """The number that the element at the same index has in an array of another shape."""
+    there, weight = 0, 1
+    for size, there_size in zip(reversed(shape), reversed(other), strict=True):
+        number, at = divmod(number, size)
+        if at >= there_size:
+            return None
+        there, weight = there + at * weight, weight * there_size
+    return there
 
 
 def _number(value: object) -> str:

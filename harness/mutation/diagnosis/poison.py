@@ -68,6 +68,13 @@ class Poison:
 
     def _apply(self, call: Any, kind: str, outcome: Any = None) -> Any:
         self._over = True
+        try:
+            return self._wrong(call, kind, outcome)
+        except Exception as error:  # noqa: BLE001 - an error of ours must not pass for one of the program
+            self._recorder.failed = f"{type(error).__name__}: {error}"
+            return outcome
+
+    def _wrong(self, call: Any, kind: str, outcome: Any) -> Any:
         roots = _Roots(call, kind, outcome, self._recorder.walk(places=True))
         for mark in self.marks:
             old = roots.get(mark["path"])
@@ -175,15 +182,17 @@ def _wrong_container(value: Any, sign: int) -> Any:
 
 
 def _wrong_array(value: Any, mark: dict[str, Any], manner: str) -> Any:
-    at = mark.get("at")
-    if at is not None and not at:
+    at, grown = mark.get("at"), mark.get("grown")
+    if at is not None and not at and not grown:
         # The elements are equal; the difference is in whether memory is shared.
         return _NOTHING
     sign = -1 if manner == "down" else 1
     try:
         if arrays.is_numpy(value):
-            return _wrong_numpy(value, at, manner, sign)
-        return _wrong_torch(value, at, manner, sign)
+            new = _wrong_numpy(value, at, manner, sign)
+            return _grown(value, new, grown, manner, sign) if grown else new
+        new = _wrong_torch(value, at, manner, sign)
+        return _grown(value, new, grown, manner, sign) if grown else new
     except Exception:  # noqa: BLE001 - read-only, expanded, quantised: not every array can be written to
         return _NOTHING
 
@@ -209,9 +218,11 @@ def _wrong_torch(value: Any, at: list[int] | None, manner: str, sign: int) -> An
     th = arrays.torch()
     with th.no_grad():
         where = th.zeros(value.numel(), dtype=th.bool)
-        where[th.arange(value.numel()) if at is None else th.tensor([n for n in at if n < value.numel()])] = (
-            True
-        )
+        where[
+            th.arange(value.numel())
+            if at is None
+            else th.tensor([n for n in at if n < value.numel()], dtype=th.int64)
+        ] = True
         where = where.reshape(value.shape).to(value.device)
         plain = value.detach()
         if plain.dtype is th.bool:
@@ -223,6 +234,20 @@ def _wrong_torch(value: Any, at: list[int] | None, manner: str, sign: int) -> An
         else:
             plain[where] = (plain[where].to(th.float64) + sign * FAR).to(plain.dtype)
     return value
+
+
+def _grown(value: Any, new: Any, shape: list[int], manner: str, sign: int) -> Any:
+    """The array with as many elements more as the mutant has, and gross ones."""
+    sizes = [max(a, b) for a, b in zip(value.shape, shape, strict=True)]
+    floating = value.dtype.kind in "fc" if arrays.is_numpy(value) else value.is_floating_point()
+    fill = math.nan if manner == "nan" and floating else 0 if manner == "zero" else sign * FAR
+    inside = tuple(slice(0, size) for size in value.shape)
+    if arrays.is_numpy(value):
+        wide = arrays.numpy().full(sizes, fill).astype(value.dtype)
+    else:
+        wide = arrays.torch().full(sizes, fill, dtype=arrays.torch().float64).to(value.dtype).to(value.device)
+    wide[inside] = new
+    return wide
 
 
 def _reseed(path: str) -> None:

@@ -19,10 +19,8 @@ from .classes import NOT_VARIED, Class
 from .compare import Change, Difference, Noise
 from .wrapped import wrapped
 
-# Other data, in the order in which it is tried: fractions only, then whole numbers of rows as well.
-VARIED: tuple[Mapping[str, Any], ...] = ({"style": "wide", "rows": False}, {"style": "unit", "rows": True})
+LOOK: Mapping[str, Any] = {"style": None, "scalars": False, "rows": False}
 _FRACTIONS = {"float", "complex", "ndarray", "tensor", "float64", "float32"}
-_NUMBERS = _FRACTIONS | {"int"}
 _TEST_DEATHS = ("builtins.AssertionError", "pytest.Failed")
 
 
@@ -44,7 +42,7 @@ class Finding:
     cpu_s: float = 0.0
 
     def as_data(self) -> dict[str, Any]:
-        """The form of explain.json; costs go apart, since they differ between equal runs."""
+        """The form of `why` in reports/run.json."""
         data = asdict(self)
         data["class"] = data.pop("cls")
         return data
@@ -87,8 +85,10 @@ class Probe:
             )
         mutant = self._record(self.fault)
         if not mutant.reached:
-            return Finding(self.test, Class.NOT_REACHED, f"{self._changed()} never runs in this test.")
-        original = self._record(NOTHING)
+            calls = mutant.recording["calls"]
+            how = f"is called {_times(calls)}, and no changed line runs" if calls else "is never called"
+            return Finding(self.test, Class.NOT_REACHED, f"{self._changed()} {how}.")
+        original = self._record(NOTHING, vary=LOOK)
         if original.red is not None or original.crashed:
             raise NoAnswer(f"the test does not pass without the mutant ({original.red or 'it crashed'})")
         found = self._effect(original, mutant)
@@ -111,7 +111,7 @@ class Probe:
         if mutant.red or mutant.crashed:
             return self._seen(mutant, difference)
         if difference is not None:
-            return self._poisoned(difference, beyond)
+            return self._poisoned(difference, beyond, original)
         if (
             any(place.startswith(("enter", "exit", "raise")) for place, _ in quiet.paths)
             or "borders" in quiet.since
@@ -122,7 +122,9 @@ class Probe:
             change = beyond.end or beyond.handed or (beyond.line[1] if beyond.line else None)
             assert change is not None
             path, before, after = compare.told(change)
-            sentence = f"{self._changed()} ends alike, but the test holds another {path} ({before}, {after})."
+            sentence = (
+                f"{self._changed()} ends alike, and yet the test holds another {path} ({before}, {after})."
+            )
             return Finding(
                 self.test, Class.UNRESOLVED, sentence, "the test", path, before, after, infected=True
             )
@@ -133,21 +135,33 @@ class Probe:
     def _without_effect(self, original: _Run) -> Finding:
         count = original.recording["calls"]
         tried: list[str] = []
-        for vary in VARIED:
-            one, other = self._record(NOTHING, vary=vary), self._record(self.fault, vary=vary)
+        for vary in _other_data(original.recording["inputs"]):
+            one = self._record(NOTHING, vary=vary)
+            if not one.recording["varied"]:
+                continue
+            other = self._record(self.fault, vary=vary)
             difference = compare.first_difference(one.recording, other.recording, Noise())
             if difference is not None and self._meaningful(difference, one, original):
                 return self._collapsed(difference, one, count)
             tried += [name for name in one.recording["varied"] if name not in tried]
         if self.declared is not None:
-            sentence = f"Declared equivalent ({self.declared}); {count} calls ended alike, on other data too."
+            sentence = f"Declared equivalent ({self.declared}); it ran {_times(count)} and ended alike, on other data too."
             return Finding(self.test, Class.NO_OP, sentence)
-        on = f" and on other data ({', '.join(tried[:3])})" if tried else "; there was no fraction to vary"
+        on = f" and on other data ({_told_of(tried)})" if tried else "; there was no fraction to vary"
         sentence = (
-            f"{self._changed()} ran, and {count} calls ended alike on this test's data{on}. "
+            f"{self._changed()} ran {_times(count)} and always ended alike, on this test's data{on}. "
             f"Not varied: {NOT_VARIED}."
         )
         return Finding(self.test, Class.UNRESOLVED, sentence)
+
+    def _would_be_seen(self, original: _Run) -> str | None:
+        """Whether the same test, fed a ramp, stays green without the mutant and turns red with it, and where."""
+        ramps = [vary for vary in _other_data(original.recording["inputs"]) if not vary["scalars"]]
+        for vary in ramps[:1]:
+            one = self._record(NOTHING, vary=vary)
+            if one.red is None and not one.crashed and one.recording["varied"]:
+                return self._record(self.fault, vary=vary).red
+        return None
 
     def _meaningful(self, difference: Difference, varied: _Run, original: _Run) -> bool:
         """Not where the original itself refuses the varied data: then the data lies outside its contract."""
@@ -159,12 +173,12 @@ class Probe:
 
     def _collapsed(self, difference: Difference, varied: _Run, count: int) -> Finding:
         path, before, after = compare.told(difference.changes[0])
-        how = ", ".join(varied.recording["varied"][:3]) or "other fractions"
+        how = _told_of(varied.recording["varied"])
         sentence = (
-            f"{count} calls of {self._changed()} end alike on this test's data; with {how} they differ "
-            f"at {path} of {difference.where}: {before}, mutant {after}."
+            f"{self._changed()} ran {_times(count)} and always ended alike on this test's data; with {how} "
+            f"{difference.spot} {_verb(difference)} {path}: {before}, mutant {after}."
         )
-        return Finding(self.test, Class.COLLAPSED, sentence, difference.where, path, before, after)
+        return Finding(self.test, Class.COLLAPSED, sentence, difference.spot, path, before, after)
 
     # A difference: does it last, and does anybody look?
 
@@ -177,17 +191,23 @@ class Probe:
         again = compare.first_difference(one.recording, other.recording, quiet)
         return again if again is not None and again.index == difference.index else difference
 
-    def _poisoned(self, difference: Difference, seen: compare.Seen) -> Finding:
+    def _poisoned(self, difference: Difference, seen: compare.Seen, original: _Run) -> Finding:
         change = difference.changes[0]
         path, before, after = compare.told(change)
-        what = f"{difference.where} {_verb(difference)} {path}: {before}, mutant {after}"
-        found = Finding(self.test, Class.UNREAD, "", difference.where, path, before, after, infected=True)
+        what = f"{difference.spot} {_verb(difference)} {path}: {before}, mutant {after}"
+        found = Finding(self.test, Class.UNREAD, "", difference.spot, path, before, after, infected=True)
         red, notes = self._react(difference)
         found.notes += notes
         if red is not None and seen.anything:
             found.cls = Class.WEAK_ASSERTION
             found.sentence = (
                 f"{what}; {red} depends on it (a gross change turns it red) and lets this one pass."
+            )
+        elif red is None and (line := self._would_be_seen(original)) is not None:
+            found.cls = Class.COLLAPSED
+            found.sentence = (
+                f"{what}, which no assertion depends on; on a ramp this test turns red at {line}: "
+                "its own data collapses what it looks at."
             )
         elif red is None and (seen.end or seen.handed):
             found.sentence = f"{what}; it {_lasts(seen)}, and no assertion depends on it."
@@ -200,11 +220,7 @@ class Probe:
     def _react(self, difference: Difference) -> tuple[str | None, list[str]]:
         """Poison until an assertion turns red; returns where, and what stood in the way."""
         marks = [
-            {
-                "path": change.path,
-                "kind": change.kind,
-                "at": list(change.at) if change.at is not None else None,
-            }
+            {"path": change.path, "kind": change.kind, "at": change.at, "grown": change.grown}
             for change in difference.changes
         ]
         if difference.changes[0].path == "calls":
@@ -244,9 +260,9 @@ class Probe:
         end = mutant.red or "the test ends by an error"
         found.sentence = f"The test turns red with the mutant: {end}."
         if difference is not None:
-            found.where = difference.where
+            found.where = difference.spot
             found.path, found.before, found.after = compare.told(difference.changes[0])
-            found.sentence += f" First, {difference.where} {_verb(difference)} {found.path}: {found.before}, mutant {found.after}."
+            found.sentence += f" First, {difference.spot} {_verb(difference)} {found.path}: {found.before}, mutant {found.after}."
         return found
 
     # One run
@@ -291,6 +307,24 @@ class Probe:
         )
 
 
+def _other_data(inputs: Mapping[str, int]) -> list[Mapping[str, Any]]:
+    """Other data, in the order in which it is tried; what a test does not feed is not varied.
+
+    Numbers that stand alone come last: they are often settings, and a wrong one ends the test early.
+    """
+    arrays, rows, scalars = (inputs.get(name, 0) for name in ("arrays", "rows", "scalars"))
+    found: list[Mapping[str, Any]] = []
+    if arrays:
+        found.append({"style": "wide", "scalars": False, "rows": False})
+    if arrays or rows:
+        found.append({"style": "unit", "scalars": False, "rows": True})
+    if scalars:
+        found.append({"style": "wide", "scalars": True, "rows": False})
+    if scalars and not arrays:
+        found.append({"style": "unit", "scalars": True, "rows": True})
+    return found
+
+
 def _read(reply: Mapping[str, Any], test: str) -> _Run:
     if reply["end"] != "answered":
         raise NoAnswer(f"the probing run gave no answer ({reply['end']})")
@@ -323,7 +357,19 @@ def _manners(changes: Sequence[Change]) -> list[str]:
     kinds = {change.kind for change in changes}
     found = ["nan"] if kinds & _FRACTIONS else []
     found += ["up", "down"]
-    return [*found, "zero"] if kinds & _NUMBERS else found
+    return found if kinds & _FRACTIONS or "int" not in kinds else [*found, "zero"]
+
+
+def _told_of(varied: Sequence[str]) -> str:
+    """What was varied, in few words: names on a ramp first."""
+    ramps = [name.removesuffix(" on a ramp") for name in varied if name.endswith(" on a ramp")]
+    others = [name for name in varied if not name.endswith(" on a ramp")]
+    more = f" and {len(ramps) - 4} others" if len(ramps) > 4 else ""
+    return ", ".join([*([f"{', '.join(ramps[:4])}{more} on a ramp"] if ramps else []), *others[:3]])
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _verb(difference: Difference) -> str:

@@ -24,6 +24,8 @@ from .vary import Vary
 from .walk import LEAVES_MAX, Walk
 
 LEAVES_IN_ALL = 60_000
+# Characters of array leaves; beyond these, bytes are kept only where the engine asks for them.
+RAW_IN_ALL = 2 << 20
 MODULE = "<module>"
 _NO_TOOLS = ("_pytest", "pytest", "pluggy", "hypothesis")
 
@@ -48,7 +50,7 @@ class Recorder:
         self.silent = bool(order.get("silent"))
         self._seed = int(order.get("seed", 0))
         self._outside = 0 if self.silent else TESTS
-        self.vary = Vary(order["vary"]["style"], order["vary"]["rows"]) if order.get("vary") else None
+        self.vary = Vary(**order["vary"], own=self.own) if order.get("vary") else None
         self.poison = Poison(order["poison"], self) if order.get("poison") else None
         self._roles: dict[int, int] = {}
         self._real: dict[str, str] = {}
@@ -65,7 +67,7 @@ class Recorder:
         self.calls = 0
         self.opaque: dict[str, int] = {}
         self.cut: list[str] = []
-        self._total = 0
+        self._total = self._raw = 0
         self.handed: list[tuple[int, Any]] = []
         self.lines = self._depth = 0
         self.frames: dict[int, Activation] = {}
@@ -120,7 +122,7 @@ class Recorder:
             "tested": self.tested,
             "failed": self.failed,
             "varied": self.vary.noted if self.vary else [],
-            "rows": bool(self.vary and self.vary.rows_changed),
+            "inputs": self.vary.met if self.vary else {},
             "poisoned": self.poison.done if self.poison else [],
         }
 
@@ -219,7 +221,8 @@ class Recorder:
 
     def walk(self, number: int = -1, places: bool = False) -> Walk:
         """A walk with this run's conventions; whole arrays for the events that the engine asked for."""
-        return Walk(self._mask, self.own, whole=number in self._keep, places=places)
+        kept = arrays.WHOLE_MAX if number in self._keep else arrays.RAW_MAX if self._raw < RAW_IN_ALL else 0
+        return Walk(self._mask, self.own, kept, places=places)
 
     def note(self, events: list[list[Any]], kind: str, where: str, walk: Walk) -> int:
         """Append an event; equal leaves are stored once."""
@@ -233,6 +236,7 @@ class Recorder:
             number = self._tables[key] = len(self.leaves)
             self.leaves.append([list(leaf) for leaf in walk.leaves])
             self._total += len(walk.leaves)
+            self._raw += sum(len(text) for _, kind, text in walk.leaves if kind in ("ndarray", "tensor"))
         events.append([kind, where, number])
         return len(events) - 1
 

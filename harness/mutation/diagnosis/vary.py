@@ -15,21 +15,28 @@ from . import arrays
 
 # Where the values of a ramp lie; both bounds are left out.
 RANGES = {"wide": (-2.0, 3.0), "unit": (0.02, 0.98)}
-_NOTED_MAX = 6
+_NOTED_MAX = 12
 _DEPTH_MAX = 6
 
 
 class Vary:
-    """Fractions on a ramp; with `rows`, equal whole numbers of one list also become unequal."""
+    """Arrays and lists of fractions on a ramp; fractions that stand alone, and rows, only where asked for.
 
-    def __init__(self, style: str, rows: bool) -> None:
-        self._low, self._high = RANGES[style]
-        self._rows = rows
+    Rows: every other whole number of a list is halved, and a list of the project's own objects is reversed.
+
+    Without a style nothing is varied, and what could be is only counted.
+    """
+
+    def __init__(self, style: str | None, scalars: bool, rows: bool, own: Callable[[type], bool]) -> None:
+        self._own = own
+        self.dry = style is None
+        self._low, self._high = RANGES[style or "unit"]
+        self._scalars, self._rows = scalars, rows
         self._kept: dict[int, Any] = {}
         self._storages: set[int] = set()
         self._calls = 0
         self.noted: list[str] = []
-        self.rows_changed = False
+        self.met = {"arrays": 0, "scalars": 0, "rows": 0}
 
     def leave_alone(self, value: Any, depth: int = 0) -> None:
         """Remember what the project returned."""
@@ -63,11 +70,15 @@ class Vary:
         return self._low + (self._high - self._low) * math.pow(t, 1.5)
 
     def _note(self, name: str, text: str) -> None:
-        if len(self.noted) < _NOTED_MAX:
-            self.noted.append(f"{name} {text}")
+        told = f"{name} {text}"
+        if len(self.noted) < _NOTED_MAX and told not in self.noted:
+            self.noted.append(told)
 
     def _value(self, value: Any, name: str, scalars: Iterator[float], depth: int) -> Any:
         if type(value) is float:
+            self.met["scalars"] += 1
+            if self.dry or not self._scalars:
+                return value
             new = self._scaled(next(scalars, 0.9))
             self._note(name, f"= {new:.3g}")
             return new
@@ -88,13 +99,22 @@ class Vary:
     def _container(self, value: Any, name: str, scalars: Iterator[float], depth: int) -> Any:
         items = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
         changed: list[tuple[Any, Any]]
-        if items and all(type(inner) is float for _, inner in items):
+        floats = bool(items) and all(type(inner) is float for _, inner in items)
+        counts = type(value) is list and _counts(value)
+        self.met["arrays"] += floats
+        objects = type(value) is list and len(value) > 1 and all(self._own(type(inner)) for inner in value)
+        self.met["rows"] += counts or objects
+        if self.dry and (floats or counts or objects):
+            return value
+        if floats:
             changed = [(key, self._scaled((n + 0.5) / len(items))) for n, (key, _) in enumerate(items)]
             self._note(name, "on a ramp")
-        elif self._rows and type(value) in (list, tuple) and _equal_counts([inner for _, inner in items]):
-            changed = [(key, max(inner - n, 0)) for n, (key, inner) in enumerate(items)]
+        elif self._rows and objects:
+            changed = list(enumerate(reversed(value)))
+            self._note(name, "in reversed order")
+        elif self._rows and counts:
+            changed = list(enumerate(_uneven(value)))
             self._note(name, f"{list(value)} as {[inner for _, inner in changed]}")
-            self.rows_changed = True
         else:
             changed = [
                 (key, self._value(inner, f"{name}[{key!r}]", scalars, depth + 1)) for key, inner in items
@@ -115,23 +135,31 @@ class Vary:
         if not count:
             return value
         if floating:
+            self.met["arrays"] += 1
+            if self.dry:
+                return value
             ramp = [self._scaled((n + 0.5) / count) for n in range(count)] if count <= 1 << 16 else None
             self._note(name, "on a ramp")
             return _filled(kind, value, ramp, lambda steps: self._low + (self._high - self._low) * steps**1.5)
         whole = value.dtype.kind in "iu" if arrays.is_numpy(value) else not value.dtype.is_complex
-        if self._rows and whole and value.ndim == 1 and str(value.dtype).removeprefix("torch.") != "bool":
+        if whole and value.ndim == 1 and str(value.dtype).removeprefix("torch.") != "bool":
             counts = value.tolist()
-            if _equal_counts(counts):
-                spread = [max(inner - n, 0) for n, inner in enumerate(counts)]
+            self.met["rows"] += _counts(counts)
+            if self._rows and not self.dry and _counts(counts):
+                spread = _uneven(counts)
                 self._note(name, f"{counts} as {spread}")
-                self.rows_changed = True
                 return _filled(kind, value, spread, None)
         return value
 
 
-def _equal_counts(values: list[Any]) -> bool:
-    """Whole numbers above zero that are all equal, at least two of them: probably one for each row."""
-    return len(values) > 1 and all(type(each) is int and each == values[0] > 0 for each in values)
+def _counts(values: list[Any]) -> bool:
+    """Whole numbers, at least two of them, probably one for each row."""
+    return len(values) > 1 and all(type(each) is int and each >= 0 for each in values) and any(values)
+
+
+def _uneven(values: list[int]) -> list[int]:
+    """Every other row gets half: rows part, and what was as long as its row still is long enough."""
+    return [value // 2 if number % 2 else value for number, value in enumerate(values)]
 
 
 def _filled(kind: Any, value: Any, numbers: list[Any] | None, curve: Callable[[Any], Any] | None) -> Any:
