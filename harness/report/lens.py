@@ -111,6 +111,12 @@ def sentences(data: Mapping[str, Any]) -> list[str]:
     )
     only = [n for n, e in data["entries"].items() if not shown_by_data(e) and e["promises"] is not None]
     neither = [n for n, e in data["entries"].items() if not shown_by_data(e) and e["promises"] is None]
+    numerics = [n for n, e in data["entries"].items() if shown_by_data(e) and not e["data"]["token_identity"]]
+    if numerics:
+        lines.append(
+            f"{len(numerics)} entries are arithmetic that ids do not disturb (a real compressor is fed them as signs); "
+            f"random values show them: {', '.join(numerics)}"
+        )
     lines.append(
         f"{len(only)} entries are shown by no data; counts, shapes and promises see them: {', '.join(only) or 'none'}"
     )

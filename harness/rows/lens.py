@@ -16,11 +16,12 @@ import numpy as np
 
 from harness.rows.checks import REFERENCE, VALUES_LANE
 from harness.rows.compare import CallWatch, Judge
+from harness.rows.formats import rounded
 from harness.rows.play import Play
 from harness.rows.schedule import Fixture
 from harness.rows.stage import Member
 from harness.rows.streams import STREAMS, SideBySide, Vectors, apart
-from harness.rows.subject import Array, Oracle, Subject, random_weights
+from harness.rows.subject import Array, Oracle, Subject, Weights, random_weights
 
 DATA_CHECKS = (
     "comp.tokens",
@@ -37,6 +38,7 @@ OPTIONS = ({"retain": "hidden", "plan": "grouped"}, {"retain": "projected", "pla
 # The values lane costs a play for every stream: few fixtures, one for each thing that a block is made of.
 VALUES_FIXTURES = (
     "accept_none_some_all",
+    "float32_csa",
     "four_residues",
     "one_column",
     "ratio_128",
@@ -178,15 +180,19 @@ def look(fixtures: Sequence[Fixture], subject: Subject, oracle: Oracle) -> Seen:
 
 
 class ValuesPlay(Play):
-    """One play of the values lane (the real compressor, float64) on one stream."""
+    """One play of the values lane on one stream: the real compressor, small, in the fixture's format."""
 
     def __init__(
         self, fixture: Fixture, subject: Subject, oracle: Oracle, options: Mapping[str, str], stream: str
     ) -> None:
         super().__init__(fixture, subject, oracle, options, lane="values", poison=False)
-        weights = random_weights(fixture.ratio, fixture.span, HIDDEN_WIDTH, BLOCK_WIDTH, ROPE_WIDTH)
-        self.stream = Vectors(self.ledger, stream, HIDDEN_WIDTH)
-        self.setup = replace(self.setup, weights=weights)
+        drawn = random_weights(fixture.ratio, fixture.span, HIDDEN_WIDTH, BLOCK_WIDTH, ROPE_WIDTH)
+        dtype = fixture.values.dtype
+        wkv, wgate, bias, gamma = (
+            rounded(w, dtype) for w in (drawn.wkv, drawn.wgate, drawn.bias, drawn.gamma)
+        )
+        self.stream = Vectors(self.ledger, stream, HIDDEN_WIDTH, dtype)
+        self.setup = replace(self.setup, weights=Weights(wkv, wgate, bias, gamma, ROPE_WIDTH, dtype))
 
     def classify(self) -> None:
         """Not asked: a stream is to be compared with others, not explained."""

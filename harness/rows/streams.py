@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.rows.events import ABSENT, POISON, STRIDE, Ledger, origin
+from harness.rows.formats import Format, rounded
 
 Ints = NDArray[np.int64]
 STREAMS = {
@@ -120,13 +121,13 @@ class SideBySide:
 
 
 class Vectors:
-    """One stream as hidden inputs [n, width] float64, for a real compressor."""
+    """One stream as hidden inputs [n, width], in values that `dtype` holds, as float64: for a real compressor."""
 
     poison: float = float("nan")
 
-    def __init__(self, ledger: Ledger, stream: str, width: int) -> None:
+    def __init__(self, ledger: Ledger, stream: str, width: int, dtype: Format = "float64") -> None:
         self.hidden_width = width
-        self._ledger, self._stream = ledger, stream
+        self._ledger, self._stream, self._dtype = ledger, stream, dtype
         self._vectors: dict[int, NDArray[np.float64]] = {}
 
     def feed(self, ids: list[int]) -> NDArray[np.float64]:
@@ -141,7 +142,8 @@ class Vectors:
         if token not in self._vectors:
             row, event = origin(token)
             position = self._ledger.positions[row][event]
-            self._vectors[token] = vector(self._stream, row, position, event, self.hidden_width)
+            exact = vector(self._stream, row, position, event, self.hidden_width)
+            self._vectors[token] = rounded(exact, self._dtype)
         return self._vectors[token]
 
 
