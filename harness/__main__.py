@@ -35,7 +35,7 @@ def main() -> None:
         if error.name not in OF_ROWS:
             raise
         print(
-            f"rowproof {name} needs {error.name}, which is not installed; pip install 'rowproof[rows]'",
+            f"rowproof {name} needs {error.name}, which is not installed; install rowproof with its extra 'rows'",
             file=sys.stderr,
         )
         sys.exit(int(ExitCode.USAGE))

@@ -196,7 +196,7 @@ def against_hugging_face(effort: Effort, layer: Layer) -> Row:
     """B8: the public modules over ours, equal rows, one full cycle of decode steps."""
     what = f"{layer.short}: Hugging Face deepseek_v4 / ours, uniform decode, B={effort.rows}"
     if not huggingface.available():
-        return Row("B8", what, None, "reported", None, "not measured: pip install 'rowproof[oracle]'")
+        return Row("B8", what, None, "reported", None, "not measured: pip install transformers")
     compressor, xs, steps = layer.compressor(), new_tokens(layer, effort.rows), layer.geometry.ratio
     batch = Batch(layer, spread_tokens(effort.rows, 2048, 0))
     cases = {

@@ -113,5 +113,18 @@ def test_constraints_pin_everything_that_pyproject_asks_for():
         line for extra in project["optional-dependencies"].values() for line in extra
     ]
     pinned = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    asked.remove("rowproof[rows]")  # an extra of this very distribution
+    extras = project["optional-dependencies"]
+    assert set(extras["rows"]) <= set(extras["dev"])
+    assert not [line for line in asked if line.startswith(project["name"])], (
+        "PyPI's rowproof is another project"
+    )
     assert {re.split(r"[<>=!~\[ ]", line)[0].lower() for line in asked} == {name.lower() for name in pinned}
+
+
+def test_nothing_asks_pypi_for_our_name_which_is_another_projects_there():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    assert not [line for extra in extras for line in extra if line.startswith(project["name"])]
+    for path in (*DOCUMENTS, *(ROOT / "harness").rglob("*.py"), *(ROOT / ".github").rglob("*.yml")):
+        told = re.findall(r"pip install ['\"]?rowproof(?! @)", path.read_text(encoding="utf-8"))
+        assert not told, f"{path.relative_to(ROOT)} says {told[0]}; give a path or an address"

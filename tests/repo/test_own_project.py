@@ -63,7 +63,8 @@ def test_the_shown_workflow_is_green_on_a_checkout_and_red_when_a_test_looks_awa
 ):
     [block] = fences("yaml", "project")
     steps = [step["run"] for step in yaml.safe_load(block.text)["steps"] if "run" in step]
-    assert steps[0] == "pip install rowproof -e ."
+    # By address: a bare name would be looked up on PyPI, where another project has it.
+    assert steps[0].startswith('pip install "rowproof @ git+https://')
     commit(project)
     assert shell(f"git clone -q {project} {tmp_path}/checkout", tmp_path).returncode == 0
     checkout = tmp_path / "checkout"

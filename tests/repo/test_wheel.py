@@ -1,4 +1,4 @@
-"""What `pip install rowproof` puts on a machine, unpacked and used without the source tree."""
+"""What installing rowproof puts on a machine, unpacked and used without the source tree."""
 
 import os
 import re

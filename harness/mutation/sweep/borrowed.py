@@ -21,7 +21,7 @@ from ..spans import Spans
 from .changes import Change
 
 VERSION = "3.8.1"
-_HOW = f"install it with `pip install 'rowproof[sweep]'` or `pip install mutmut=={VERSION}`"
+_HOW = f"install it with `pip install mutmut=={VERSION}`"
 
 
 def demand() -> None:
