@@ -157,7 +157,7 @@ class Recorder:
         if any(real == root or real.startswith(root + os.sep) for root in self._roots) and kind == "code":
             flags |= PACKAGE
         names = self._functions.get(real)
-        if names is not None and code.co_name[0] != "<":
+        if names is not None and (code.co_name[0] != "<" or code.co_name == "<lambda>"):
             flags |= WATCHED if code.co_qualname in names or MODULE in names else 0
         if any(name == code.co_qualname for name, _ in self._watch.get(real, ())):
             flags |= LINES

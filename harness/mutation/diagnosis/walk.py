@@ -26,6 +26,7 @@ _TEXT_MAX = 60
 _PLAIN = {"datetime", "decimal", "fractions", "uuid", "pathlib", "ipaddress", "re", "zoneinfo"}
 _FOREIGN = ("_pytest", "pytest", "pluggy", "logging", "threading", "_thread", "typing", "importlib", "weakref",
             "socket", "subprocess", "hypothesis", "concurrent", "asyncio", "multiprocessing", "sqlite3")  # fmt: skip
+_CONTAINERS: tuple[Any, ...] = (list, tuple, dict, set, frozenset, collections.deque)
 _Scalar = bool | int | float | complex
 
 
@@ -79,7 +80,7 @@ class Walk:
             self._object(path, value, depth)
 
     def _object(self, path: str, value: Any, depth: int) -> None:
-        if isinstance(value, list | tuple | dict | set | frozenset | collections.deque):
+        if isinstance(value, _CONTAINERS):
             self._container(path, value, depth)
             self._attributes(path, value, depth)
             return
@@ -103,19 +104,23 @@ class Walk:
         self._leaf(path, "opaque", name)
 
     def _container(self, path: str, value: Any, depth: int) -> None:
-        self._leaf(path, type(value).__name__, f"of {len(value)}")
+        # By the built-in type's own methods: a subclass may have put anything in their place.
+        base = next(base for base in _CONTAINERS if isinstance(value, base))
+        self._leaf(path, type(value).__name__, f"of {base.__len__(value)}")
         if isinstance(value, dict):
-            for number, (key, inner) in enumerate(list(value.items())):
+            for number, (key, inner) in enumerate(list(dict.items(value))):
                 name = _plain(key, self._mask)
                 if name is None and isinstance(key, tuple):
                     name = repr(key) if all(_plain(part, "") is not None for part in key) else None
                 self._below(path, value, "item", key, f"[{name or f'<key {number}>'}]", inner, depth)
         elif isinstance(value, set | frozenset):
-            named = sorted((_plain(inner, self._mask) or type(inner).__name__) for inner in value)
+            named = sorted(
+                (_plain(inner, self._mask) or type(inner).__name__) for inner in base.__iter__(value)
+            )
             text = ", ".join(named)
             self._leaf(f"{path}{{}}", "elements", _short(text))
         else:
-            for number, inner in enumerate(value):
+            for number, inner in enumerate(list(base.__iter__(value))):
                 self._below(path, value, "item", number, f"[{number}]", inner, depth)
 
     def _attributes(self, path: str, value: Any, depth: int) -> bool:
@@ -123,7 +128,7 @@ class Walk:
         found = _state(value)
         if found is None:
             return False
-        if not isinstance(value, list | tuple | dict | set | frozenset | collections.deque):
+        if not isinstance(value, _CONTAINERS):
             self._leaf(path, type(value).__qualname__, "")
         for name, inner in found:
             self._below(path, value, "attr", name, f".{name}", inner, depth)

@@ -11,8 +11,16 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def wrapped(text: str, name: str, raising: bool) -> str | None:
-    """The module's text for one poisoned run; None when there is no such definition (a lambda)."""
+    """The module's text for one poisoned run; None when there is no such definition.
+
+    Lambdas have no names of their own, so all of them get the hook; it acts in the call that was asked for.
+    """
     tree = ast.parse(text)
+    if name.endswith("<lambda>"):
+        lambdas = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
+        for each in lambdas:
+            each.body = _call(LEAVE, each.body)
+        return ast.unparse(ast.fix_missing_locations(tree)) + "\n" if lambdas else None
     nodes = [node for found, node in definitions(tree) if found == name and isinstance(node, _Function)]
     for node in nodes:
         inside = list(_own(node))
