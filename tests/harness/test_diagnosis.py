@@ -240,6 +240,15 @@ def test_what_differs_by_itself_is_not_put_down_to_the_mutant() -> None:
     assert found.spot == "f (call 1)"
 
 
+def test_a_list_of_which_one_element_is_chance_is_chance_as_a_whole() -> None:
+    def run(first: str, second: str) -> dict[str, Any]:
+        outcome = [["result", "list", "of 2"], ["result[0]", "int", first], ["result[1]", "int", second]]
+        return recording([["x", "int", "1"]], outcome)
+
+    quiet = compare.noise(run("5", "8"), run("6", "8"))
+    assert compare.first_difference(run("5", "8"), run("7", "9"), quiet) is None
+
+
 def test_every_class_has_a_meaning_and_one_sentence_of_advice() -> None:
     for cls in classes.Class:
         assert cls.meaning

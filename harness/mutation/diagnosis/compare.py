@@ -123,12 +123,19 @@ def noise(one: Mapping[str, Any], other: Mapping[str, Any]) -> Noise:
                     if change.kind == "state":
                         # The second run was given another seed; that its state differs says nothing yet.
                         continue
-                    found.paths.add((place_of(a), change.path))
+                    found.paths.add((place_of(a), _whole_list(change.path, leaves(one, a))))
                     found.example = found.example or change.path
         else:
             if len(one[stream]) != len(other[stream]):
                 found.since[stream] = min(len(one[stream]), len(other[stream]))
     return found
+
+
+def _whole_list(path: str, found: Mapping[str, tuple[str, str]]) -> str:
+    """A list of which one element is chance is chance as a whole; the parts of a tuple are told apart."""
+    above, bracket, index = path.rpartition("[")
+    in_list = bracket and index[:-1].isdigit() and found.get(above, ("",))[0] in ("list", "deque")
+    return _whole_list(above, found) if in_list else path
 
 
 def first_difference(one: Mapping[str, Any], other: Mapping[str, Any], quiet: Noise) -> Difference | None:
