@@ -226,9 +226,10 @@ def rule(record: Mapping[str, Any]) -> Ruling:
     if not record["bytecode_differs"]:
         return Ruling(Verdict.NOT_APPLIED, "no bytecode differs from the original's")
     if record.get("doubt"):
-        red = next(iter(record["doubt"]))
+        red = min(record["doubt"])
         return Ruling(Verdict.UNKNOWN, f"{red} was red without any mutant when it was checked again")
-    fates = {test: fate(runs, sources, dies_by) for test, runs in record["killers"].items()}
+    # By name, since a file keeps no other order: what follows must be the same when evidence is read again.
+    fates = {test: fate(runs, sources, dies_by) for test, runs in sorted(record["killers"].items())}
     for reading, verdict in _GRAVE:
         found = [f"{test} {f.note}" for test, f in fates.items() if f.reading is reading]
         if found:
@@ -267,7 +268,7 @@ def _rule_killed(record: Mapping[str, Any], fates: Mapping[str, Read], killed: t
 def red_greens(record: Mapping[str, Any]) -> list[str]:
     """The tests of must_stay_green that are not green, each with what happened."""
     result = []
-    for test, attempts in record["green"].items():
+    for test, attempts in sorted(record["green"].items()):
         last = read(attempts[-1], record["sources"], "assertion")
         if last.reading is not Reading.PASSED:
             result.append(f"{test} {last.reading} {last.note}".strip())
@@ -281,7 +282,7 @@ def _rule_unkilled(record: Mapping[str, Any]) -> Ruling:
             Verdict.UNKNOWN, "no killer fired and the rest of the suite was not run", needs_suite=True
         )
     if widened["red"]:
-        names = ", ".join(list(widened["red"])[:3])
+        names = ", ".join(sorted(widened["red"])[:3])
         return Ruling(Verdict.KILLED_ELSEWHERE, f"{len(widened['red'])} other tests are red: {names}")
     reaching = widened["reaching"] + sum(_any_reached(runs) for runs in record["killers"].values())
     suite = widened["suite"] + len(record["killers"])
@@ -290,7 +291,7 @@ def _rule_unkilled(record: Mapping[str, Any]) -> Ruling:
 
 def _left(record: Mapping[str, Any]) -> str:
     """Another process sees the original file and is not traced; that may be why nothing was seen."""
-    left = [test for test, runs in record["killers"].items() if any(map(unserved, runs))]
+    left = sorted(test for test, runs in record["killers"].items() if any(map(unserved, runs)))
     left += (record["widened"] or {}).get("left", [])
     return f" ({left[0]} starts other processes, which see the original file)" if left else ""
 

@@ -55,7 +55,7 @@ def test_nothing():
     assert True
 """
 ENTRIES = [
-    ("f-two", "f", "step = 1", "step = 2", ["test_f", "test_h"], []),
+    ("f-two", "f", "step = 1", "step = 2", ["test_h", "test_f"], []),
     ("f-minus", "f", "x + step", "x - step", ["test_f"], ["test_starts_a_process"]),
     ("g-three", "g", "2 * x", "3 * x", ["test_g"], ["test_f", "test_nothing"]),
     ("g-plus", "g", "2 * x", "2 + x", ["test_g"], ["test_nothing", "test_starts_a_process"]),

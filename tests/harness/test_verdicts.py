@@ -90,6 +90,20 @@ def test_the_rest_of_the_table() -> None:
     assert rule(record({"a": KILL}, bytecode_differs=False)).verdict is Verdict.NOT_APPLIED
 
 
+def test_a_ruling_does_not_hang_on_the_order_in_which_tests_were_recorded() -> None:
+    # A file keeps keys sorted; the run that wrote it had them as the catalogue lists them.
+    for one, two in (
+        (KILL, KILL),
+        (KILL, [PASS]),
+        ([PASS], [seen(end="timeout"), seen(end="timeout", role="alone")]),
+    ):
+        for green in ({}, {"u": [seen()], "s": [seen()]}):
+            there = record({"b": one, "a": two}, green=green)
+            back = record({"a": two, "b": one}, green=dict(sorted(green.items())))
+            assert rule(there) == rule(back)
+    assert rule(record({"b": KILL, "a": KILL})).killed == ("a", "b")
+
+
 @pytest.mark.parametrize(
     ("changes", "reading"),
     [
