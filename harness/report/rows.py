@@ -79,6 +79,9 @@ def control_lines(predicate: Mapping[str, Any]) -> list[str]:
 
 def scope_line(predicate: Mapping[str, Any]) -> str:
     """What was run for this report, and what was not."""
+    if "shard" in predicate:
+        part = predicate["shard"]
+        return f"part {part['index']} of {part['of']}; `gate merge` makes evidence of all {part['of']} parts"
     if not predicate["complete"]:
         return "a filtered run, in partial.json: it says nothing about the rest, and the gate refuses it"
     return (

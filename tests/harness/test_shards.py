@@ -85,7 +85,9 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert whole.code == 0, whole.text
         (root / "reports" / "evidence.json").rename(root / "reports" / "one.json")
         for part in ("0/3", "1/3", "2/3"):
-            assert run(root, monkeypatch, "--shard", part, "-j", "1").code == 0
+            ran = run(root, monkeypatch, "--shard", part, "-j", "1")
+            assert ran.code == 0, ran.text
+            assert f"part {part[0]} of 3; `gate merge` makes evidence of all 3 parts" in ran.text
     return root
 
 
