@@ -179,7 +179,7 @@ def audit(toy: Toy, root: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> li
     names = toy.expect["audits"][way] or [item.rpartition("-")[0] for item in toy.expect["modes"]]
     wanted = {f"{name}-{which}": (verdict, way) for name in names for which, verdict in _ENDS.items()}
     only = [f"--only={name}" for name in wanted]
-    ran = run(root, monkeypatch, "-j", "2", "--isolation", way, *only)
+    ran = run(root, monkeypatch, "-j", "2", "--no-explain", "--isolation", way, *only)
     found = {
         record["id"]: (record["verdict"], record["mode"])
         for record in ran.evidence("partial.json")["predicate"]["mutants"]
