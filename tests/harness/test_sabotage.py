@@ -106,7 +106,9 @@ def _spoil(root: Path, how: str) -> None:
         text = json.dumps(record).replace(record["sources"]["calc.py"], "0" * 64)
         predicate["mutants"][0] = json.loads(text)
     else:
-        predicate["mutants"][0]["reason"] += " indeed"
+        # Where the assertion stands: no verdict hangs on it, so that the seal alone protects it.
+        [[attempt, *_]] = predicate["mutants"][0]["killers"].values()
+        next(leaf for phase in attempt["phases"] for leaf in phase["leaves"])["at"] += "0"
     if "without a new seal" not in how:
         data["seal"] = evidence.seal(data)
     path.write_bytes(evidence.canonical(data))
