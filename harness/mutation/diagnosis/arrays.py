@@ -11,11 +11,14 @@ import ctypes
 import hashlib
 import random
 import sys
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
 RAW_MAX = 4096
 WHOLE_MAX = 4 << 20
+# Tensors of so many bytes are read again only after a write.
+LARGE = 1 << 16
 
 
 def numpy() -> Any:
@@ -53,31 +56,75 @@ def scalar(value: Any) -> str | None:
     return None
 
 
-def leaf(value: Any, limit: int, storages: dict[int, int]) -> tuple[str, str] | None:
+class Digests:
+    """Digests of large tensors, kept for as long as torch's own counter of writes says that nothing was written.
+
+    A write through `.data` or through NumPy escapes that counter; `spent` counts the bytes that were read.
+    """
+
+    def __init__(self) -> None:
+        self.spent = 0
+        self._known: dict[int, tuple[Any, int, int, str]] = {}
+
+    def of_tensor(self, value: Any) -> str | None:
+        """The digest found earlier, if nothing was written since."""
+        known = self._known.get(id(value))
+        if known is None or known[0]() is not value or known[1:3] != _version(value):
+            return None
+        return known[3]
+
+    def keep(self, value: Any, digest: str) -> None:
+        """Remember a large tensor's digest, without keeping the tensor alive."""
+        version = _version(value)
+        if version is not None and value.numel() * value.element_size() >= LARGE:
+            self._known[id(value)] = (weakref.ref(value), *version, digest)
+
+
+def _version(value: Any) -> tuple[int, int] | None:
+    try:
+        return int(value._version), int(value.data_ptr())
+    except RuntimeError:
+        # Tensors of inference mode count no writes.
+        return None
+
+
+def leaf(
+    value: Any, limit: int, storages: dict[int, int], digests: Digests | None = None
+) -> tuple[str, str] | None:
     """(kind, text) of an array, None when the value is none. The text: dtype, shape, storage, digest, bytes."""
+    digests = digests if digests is not None else Digests()
     try:
         if is_numpy(value):
-            return "ndarray", _text(
-                str(value.dtype), value.shape, numpy_bytes(value), _base(value), limit, storages
-            )
+            raw = numpy_bytes(value)
+            digests.spent += len(raw)
+            shape, base = value.shape, _base(value)
+            return "ndarray", _text(str(value.dtype), shape, raw, _digest(raw), base, limit, storages)
         if is_torch(value):
-            return _tensor(value, limit, storages)
+            return _tensor(value, limit, storages, digests)
     except Exception as error:  # noqa: BLE001 - meta, sparse and nested tensors, and what others may invent
         return "opaque", f"{type(value).__qualname__} ({type(error).__name__})"
     return _generator(value)
 
 
-def _tensor(value: Any, limit: int, storages: dict[int, int]) -> tuple[str, str]:
+def _tensor(value: Any, limit: int, storages: dict[int, int], digests: Digests) -> tuple[str, str]:
     dtype = str(value.dtype).removeprefix("torch.")
     told = f"{dtype}{' requires grad' if value.requires_grad else ''}"
-    plain = torch_plain(value)
     storage = value.untyped_storage().data_ptr() if value.numel() and value.layout is torch().strided else 0
-    return "tensor", _text(told, tuple(value.shape), torch_bytes(plain), storage, limit, storages)
+    digest, raw = digests.of_tensor(value), b""
+    if digest is None or limit >= WHOLE_MAX:
+        raw = torch_bytes(torch_plain(value))
+        digests.spent += len(raw)
+        digest = _digest(raw)
+        digests.keep(value, digest)
+    else:
+        limit = -1
+    return "tensor", _text(told, tuple(value.shape), raw, digest, storage, limit, storages)
 
 
-def _text(dtype: str, shape: Any, raw: bytes, storage: int, limit: int, storages: dict[int, int]) -> str:
+def _text(
+    dtype: str, shape: Any, raw: bytes, digest: str, storage: int, limit: int, storages: dict[int, int]
+) -> str:
     number = storages.setdefault(storage, len(storages)) if storage else "-"
-    digest = hashlib.blake2b(raw, digest_size=8).hexdigest()
     kept = raw.hex() if len(raw) <= limit else "-"
     sizes = "x".join(str(size) for size in shape)
     return f"{dtype}|{sizes}|{number}|{digest}|{kept}"

@@ -200,17 +200,17 @@ def _wrong_array(value: Any, mark: dict[str, Any], manner: str) -> Any:
 def _wrong_numpy(value: Any, at: list[int] | None, manner: str, sign: int) -> Any:
     np = arrays.numpy()
     new = value if value.flags.writeable else value.copy()
-    for number in range(new.size) if at is None else [n for n in at if n < new.size]:
-        if new.dtype.kind in "fc" and manner == "nan":
-            new.flat[number] = np.nan
-        elif new.dtype.kind == "b":
-            new.flat[number] = not new.flat[number]
-        elif new.dtype.kind in "fciu" and manner == "zero":
-            new.flat[number] = 0
-        elif new.dtype.kind in "fciu":
-            new.flat[number] = (new.flat[number] + np.array(sign * FAR)).astype(new.dtype)
-        else:
-            return _NOTHING
+    where = np.arange(new.size) if at is None else np.array([n for n in at if n < new.size], dtype=np.int64)
+    if new.dtype.kind not in "fciub":
+        return _NOTHING
+    if new.dtype.kind == "b":
+        new.flat[where] = ~new.flat[where]
+    elif new.dtype.kind in "fc" and manner == "nan":
+        new.flat[where] = np.nan
+    elif manner == "zero":
+        new.flat[where] = 0
+    else:
+        new.flat[where] = (new.flat[where] + np.array(sign * FAR)).astype(new.dtype)
     return new
 
 

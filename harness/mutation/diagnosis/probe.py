@@ -17,11 +17,11 @@ from ..serving import read_source
 from . import compare
 from .classes import NOT_VARIED, Class
 from .compare import Change, Difference, Noise
+from .runs import NoAnswer, Run, limits, other_data, read, told_of
 from .wrapped import wrapped
 
 LOOK: Mapping[str, Any] = {"style": None, "scalars": False, "rows": False}
 _FRACTIONS = {"float", "complex", "ndarray", "tensor", "float64", "float32"}
-_TEST_DEATHS = ("builtins.AssertionError", "pytest.Failed")
 
 
 @dataclass
@@ -46,18 +46,6 @@ class Finding:
         data = asdict(self)
         data["class"] = data.pop("cls")
         return data
-
-
-class NoAnswer(Exception):
-    """A run of the probe that ended without a recording; the sentence says how."""
-
-
-@dataclass
-class _Run:
-    recording: dict[str, Any]
-    reached: bool
-    red: str | None
-    crashed: bool
 
 
 class Probe:
@@ -93,21 +81,22 @@ class Probe:
             raise NoAnswer(f"the test does not pass without the mutant ({original.red or 'it crashed'})")
         found = self._effect(original, mutant)
         found.reached = True
-        found.notes += _limits(original.recording)
+        found.notes += limits(original.recording)
         return found
 
-    def _effect(self, original: _Run, mutant: _Run) -> Finding:
+    def _effect(self, original: Run, mutant: Run) -> Finding:
         quiet = Noise()
         difference = compare.first_difference(original.recording, mutant.recording, quiet)
         beyond = compare.seen(original.recording, mutant.recording, quiet)
         if difference is None and not beyond.anything:
             return self._seen(mutant, None) if mutant.red else self._without_effect(original)
-        again = self._record(NOTHING, seed=1)
+        keep = _wanted(difference) if not (mutant.red or mutant.crashed) else {}
+        again = self._record(NOTHING, seed=1, keep=keep)
         quiet = compare.noise(original.recording, again.recording)
         difference = compare.first_difference(original.recording, mutant.recording, quiet)
         beyond = compare.seen(original.recording, mutant.recording, quiet)
-        if difference is not None:
-            difference = self._with_elements(difference, quiet)
+        if difference is not None and keep.get(str(difference.index)):
+            difference = self._with_elements(difference, again, keep, quiet)
         if mutant.red or mutant.crashed:
             return self._seen(mutant, difference)
         if difference is not None:
@@ -132,10 +121,10 @@ class Probe:
 
     # No difference: other data
 
-    def _without_effect(self, original: _Run) -> Finding:
+    def _without_effect(self, original: Run) -> Finding:
         count = original.recording["calls"]
         tried: list[str] = []
-        for vary in _other_data(original.recording["inputs"]):
+        for vary in other_data(original.recording["inputs"]):
             one = self._record(NOTHING, vary=vary)
             if not one.recording["varied"]:
                 continue
@@ -147,23 +136,23 @@ class Probe:
         if self.declared is not None:
             sentence = f"Declared equivalent ({self.declared}); it ran {_times(count)} and ended alike, on other data too."
             return Finding(self.test, Class.NO_OP, sentence)
-        on = f" and on other data ({_told_of(tried)})" if tried else "; there was no fraction to vary"
+        on = f" and on other data ({told_of(tried)})" if tried else "; there was no fraction to vary"
         sentence = (
             f"{self._changed()} ran {_times(count)} and always ended alike, on this test's data{on}. "
             f"Not varied: {NOT_VARIED}."
         )
         return Finding(self.test, Class.UNRESOLVED, sentence)
 
-    def _would_be_seen(self, original: _Run) -> str | None:
+    def _would_be_seen(self, original: Run) -> str | None:
         """Whether the same test, fed a ramp, stays green without the mutant and turns red with it, and where."""
-        ramps = [vary for vary in _other_data(original.recording["inputs"]) if not vary["scalars"]]
+        ramps = [vary for vary in other_data(original.recording["inputs"]) if not vary["scalars"]]
         for vary in ramps[:1]:
-            one = self._record(NOTHING, vary=vary)
+            one = self._record(NOTHING, vary=vary, silent=True)
             if one.red is None and not one.crashed and one.recording["varied"]:
-                return self._record(self.fault, vary=vary).red
+                return self._record(self.fault, vary=vary, silent=True).red
         return None
 
-    def _meaningful(self, difference: Difference, varied: _Run, original: _Run) -> bool:
+    def _meaningful(self, difference: Difference, varied: Run, original: Run) -> bool:
         """Not where the original itself refuses the varied data: then the data lies outside its contract."""
         if difference.kind != "raise":
             return True
@@ -171,9 +160,9 @@ class Probe:
         plain = events[difference.index] if difference.index < len(events) else ["", "", 0]
         return str(plain[0]) == "raise"
 
-    def _collapsed(self, difference: Difference, varied: _Run, count: int) -> Finding:
+    def _collapsed(self, difference: Difference, varied: Run, count: int) -> Finding:
         path, before, after = compare.told(difference.changes[0])
-        how = _told_of(varied.recording["varied"])
+        how = told_of(varied.recording["varied"])
         sentence = (
             f"{self._changed()} ran {_times(count)} and always ended alike on this test's data; with {how} "
             f"{difference.spot} {_verb(difference)} {path}: {before}, mutant {after}."
@@ -182,16 +171,15 @@ class Probe:
 
     # A difference: does it last, and does anybody look?
 
-    def _with_elements(self, difference: Difference, quiet: Noise) -> Difference:
-        """Run both once more if the elements that differ are in arrays too large to be kept at first."""
-        if not any(change.needs_bytes for change in difference.changes):
-            return difference
-        one = self._record(NOTHING, keep=[difference.index])
-        other = self._record(self.fault, keep=[difference.index])
-        again = compare.first_difference(one.recording, other.recording, quiet)
+    def _with_elements(
+        self, difference: Difference, original: Run, keep: Mapping[str, Sequence[str]], quiet: Noise
+    ) -> Difference:
+        """Run the mutant once more if the elements that differ are in arrays too large to be kept at first."""
+        mutant = self._record(self.fault, seed=1, keep=keep)
+        again = compare.first_difference(original.recording, mutant.recording, quiet)
         return again if again is not None and again.index == difference.index else difference
 
-    def _poisoned(self, difference: Difference, seen: compare.Seen, original: _Run) -> Finding:
+    def _poisoned(self, difference: Difference, seen: compare.Seen, original: Run) -> Finding:
         change = difference.changes[0]
         path, before, after = compare.told(change)
         what = f"{difference.spot} {_verb(difference)} {path}: {before}, mutant {after}"
@@ -255,7 +243,7 @@ class Probe:
                 return make_fault({file: (text, hooked)})
         return NOTHING
 
-    def _seen(self, mutant: _Run, difference: Difference | None) -> Finding:
+    def _seen(self, mutant: Run, difference: Difference | None) -> Finding:
         found = Finding(self.test, Class.SEEN, "", infected=difference is not None)
         end = mutant.red or "the test ends by an error"
         found.sentence = f"The test turns red with the mutant: {end}."
@@ -271,11 +259,11 @@ class Probe:
         self,
         fault: Fault,
         vary: Mapping[str, Any] | None = None,
-        keep: Sequence[int] = (),
+        keep: Mapping[str, Sequence[str]] | None = None,
         poison: Mapping[str, Any] | None = None,
         silent: bool = False,
         seed: int = 0,
-    ) -> _Run:
+    ) -> Run:
         functions: dict[str, list[str]] = {}
         for file, name in self.fault.functions:
             functions.setdefault(file, []).append(name)
@@ -283,7 +271,7 @@ class Probe:
             "functions": functions,
             "roots": list(self.campaign.settings.roots),
             "test": self.test,
-            "keep": list(keep),
+            "keep": dict(keep or {}),
             "silent": silent,
             "seed": seed,
             "from_import": self.fault.trace_import,
@@ -298,7 +286,7 @@ class Probe:
         if reply["end"] == "answered" and reply["answer"]["kind"] == "refused" and self.mode == "swap":
             self.mode = self.campaign.reference
             return self._record(fault, vary, keep, poison, silent, seed)
-        return _read(reply, self.test)
+        return read(reply, self.test)
 
     def _changed(self) -> str:
         names = dict.fromkeys(name for _, name in self.fault.functions)
@@ -307,50 +295,10 @@ class Probe:
         )
 
 
-def _other_data(inputs: Mapping[str, int]) -> list[Mapping[str, Any]]:
-    """Other data, in the order in which it is tried; what a test does not feed is not varied.
-
-    Numbers that stand alone come last: they are often settings, and a wrong one ends the test early.
-    """
-    arrays, rows, scalars = (inputs.get(name, 0) for name in ("arrays", "rows", "scalars"))
-    found: list[Mapping[str, Any]] = []
-    if arrays:
-        found.append({"style": "wide", "scalars": False, "rows": False})
-    if arrays or rows:
-        found.append({"style": "unit", "scalars": False, "rows": True})
-    if scalars:
-        found.append({"style": "wide", "scalars": True, "rows": False})
-    if scalars and not arrays:
-        found.append({"style": "unit", "scalars": True, "rows": True})
-    return found
-
-
-def _read(reply: Mapping[str, Any], test: str) -> _Run:
-    if reply["end"] != "answered":
-        raise NoAnswer(f"the probing run gave no answer ({reply['end']})")
-    answer = reply["answer"]
-    if answer.get("probe") is None:
-        raise NoAnswer("the probing run gave no recording")
-    if answer["broken"]:
-        raise NoAnswer(f"the project could not be imported: {answer['broken']['message']}")
-    if answer["probe"]["failed"]:
-        raise NoAnswer(f"the probe itself failed ({answer['probe']['failed']})")
-    result = next((r for r in answer["results"] if r["node"] == test), None)
-    if result is None or not result["collected"]:
-        raise NoAnswer("the test was not collected")
-    red, crashed = None, False
-    for phase in result["phases"]:
-        if phase["outcome"] == "passed":
-            continue
-        leaves = phase["leaves"]
-        fired = phase["phase"] == "call" and leaves and all(_asserts(leaf) for leaf in leaves)
-        red = red or (str(leaves[-1]["at"]) if fired else None)
-        crashed |= not fired
-    return _Run(answer["probe"], bool(result["reached"]), red, crashed)
-
-
-def _asserts(leaf: Mapping[str, Any]) -> bool:
-    return leaf["frame"] in ("test", "helper") and any(t in _TEST_DEATHS for t in leaf["types"])
+def _wanted(difference: Difference | None) -> dict[str, list[str]]:
+    """The paths whose bytes are needed to tell which elements differ, by the number of the event."""
+    paths = [change.path for change in difference.changes if change.needs_bytes] if difference else []
+    return {str(difference.index): paths} if difference and paths else {}
 
 
 def _manners(changes: Sequence[Change]) -> list[str]:
@@ -358,14 +306,6 @@ def _manners(changes: Sequence[Change]) -> list[str]:
     found = ["nan"] if kinds & _FRACTIONS else []
     found += ["up", "down"]
     return found if kinds & _FRACTIONS or "int" not in kinds else [*found, "zero"]
-
-
-def _told_of(varied: Sequence[str]) -> str:
-    """What was varied, in few words: names on a ramp first."""
-    ramps = [name.removesuffix(" on a ramp") for name in varied if name.endswith(" on a ramp")]
-    others = [name for name in varied if not name.endswith(" on a ramp")]
-    more = f" and {len(ramps) - 4} others" if len(ramps) > 4 else ""
-    return ", ".join([*([f"{', '.join(ramps[:4])}{more} on a ramp"] if ramps else []), *others[:3]])
 
 
 def _times(count: int) -> str:
@@ -392,16 +332,3 @@ def _gone(seen: compare.Seen) -> str:
         if seen.ended
         else "it never came to the test, as far as the test was followed"
     )
-
-
-def _limits(recording: Mapping[str, Any]) -> list[str]:
-    """What a reader should know of how far the probe could look."""
-    notes = []
-    if recording["opaque"]:
-        kinds = ", ".join(f"{count} {name}" for name, count in sorted(recording["opaque"].items()))
-        notes.append(f"not looked into: {kinds}")
-    if recording["cut"]:
-        notes.append(f"only the first {', '.join(sorted(recording['cut']))} were compared")
-    if not recording["tested"]:
-        notes.append("the test's own frame was not seen, so whether the difference came to it is not known")
-    return notes

@@ -26,6 +26,8 @@ from .walk import LEAVES_MAX, Walk
 LEAVES_IN_ALL = 60_000
 # Characters of array leaves; beyond these, bytes are kept only where the engine asks for them.
 RAW_IN_ALL = 2 << 20
+# Bytes of arrays that are read in one run: at the borders, and for what the test sees.
+BORDER_BYTES, SEEN_BYTES = 160 << 20, 32 << 20
 MODULE = "<module>"
 _NO_TOOLS = ("_pytest", "pytest", "pluggy", "hypothesis")
 
@@ -46,7 +48,7 @@ class Recorder:
         }
         self._roots = [os.path.realpath(os.path.join(project.root, root)) for root in order["roots"]]
         self._test = order["test"].partition("[")[0].split("::")
-        self._keep = set(order.get("keep", []))
+        self._keep = {int(at): frozenset(paths) for at, paths in order.get("keep", {}).items()}
         self.silent = bool(order.get("silent"))
         self._seed = int(order.get("seed", 0))
         self._outside = 0 if self.silent else TESTS
@@ -68,6 +70,8 @@ class Recorder:
         self.opaque: dict[str, int] = {}
         self.cut: list[str] = []
         self._total = self._raw = 0
+        self._digests = arrays.Digests()
+        self._read = {"borders": 0, "seen": 0}
         self.handed: list[tuple[int, Any]] = []
         self.lines = self._depth = 0
         self.frames: dict[int, Activation] = {}
@@ -221,11 +225,14 @@ class Recorder:
 
     def walk(self, number: int = -1, places: bool = False) -> Walk:
         """A walk with this run's conventions; whole arrays for the events that the engine asked for."""
-        kept = arrays.WHOLE_MAX if number in self._keep else arrays.RAW_MAX if self._raw < RAW_IN_ALL else 0
-        return Walk(self._mask, self.own, kept, places=places)
+        kept = arrays.RAW_MAX if self._raw < RAW_IN_ALL else 0
+        whole = self._keep.get(number, frozenset())
+        return Walk(self._mask, self.own, kept, places, self._digests, whole)
 
     def note(self, events: list[list[Any]], kind: str, where: str, walk: Walk) -> int:
         """Append an event; equal leaves are stored once."""
+        self._read["borders" if events is self.borders else "seen"] += self._digests.spent
+        self._digests.spent = 0
         for name, count in walk.opaque.items():
             self.opaque[name] = max(count, self.opaque.get(name, 0))
         if len(walk.leaves) >= LEAVES_MAX and "leaves" not in self.cut:
@@ -244,11 +251,14 @@ class Recorder:
         """Whether no more of this is noted; that it was cut short is said."""
         if self.silent:
             return True
-        if count >= limit or self._total >= LEAVES_IN_ALL:
+        if count >= limit or self._total >= LEAVES_IN_ALL or self._full_of_bytes(what):
             if what not in self.cut:
                 self.cut.append(what)
             return True
         return False
+
+    def _full_of_bytes(self, what: str) -> bool:
+        return self._read["borders"] >= BORDER_BYTES if what == "calls" else self._read["seen"] >= SEEN_BYTES
 
 
 def _copy(function: Any) -> Any:

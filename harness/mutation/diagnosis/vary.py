@@ -112,7 +112,7 @@ class Vary:
         elif self._rows and objects:
             changed = list(enumerate(reversed(value)))
             self._note(name, "in reversed order")
-        elif self._rows and counts:
+        elif self._rows and counts and _uneven(value) != value:
             changed = list(enumerate(_uneven(value)))
             self._note(name, f"{list(value)} as {[inner for _, inner in changed]}")
         else:
@@ -145,7 +145,7 @@ class Vary:
         if whole and value.ndim == 1 and str(value.dtype).removeprefix("torch.") != "bool":
             counts = value.tolist()
             self.met["rows"] += _counts(counts)
-            if self._rows and not self.dry and _counts(counts):
+            if self._rows and not self.dry and _counts(counts) and _uneven(counts) != counts:
                 spread = _uneven(counts)
                 self._note(name, f"{counts} as {spread}")
                 return _filled(kind, value, spread, None)

@@ -42,12 +42,21 @@ class Place:
 class Walk:
     """One walk; `leaves` grows with every root. With `places`, it also notes where each leaf stands."""
 
-    def __init__(self, mask: str, own: Callable[[type], bool], kept: int, places: bool = False) -> None:
+    def __init__(
+        self,
+        mask: str,
+        own: Callable[[type], bool],
+        kept: int,
+        places: bool = False,
+        digests: Any = None,
+        whole: frozenset[str] = frozenset(),
+    ) -> None:
         self.leaves: list[Leaf] = []
         self.opaque: dict[str, int] = {}
         self.met: dict[int, tuple[str, Any]] = {}
         self.places: dict[str, Place] | None = {} if places else None
         self._mask, self._own, self._kept = mask, own, kept
+        self._digests, self._whole = digests, whole
         self._storages: dict[int, int] = {}
 
     def root(self, path: str, value: Any) -> None:
@@ -84,7 +93,8 @@ class Walk:
             self._container(path, value, depth)
             self._attributes(path, value, depth)
             return
-        array = arrays.leaf(value, self._kept, self._storages)
+        kept = arrays.WHOLE_MAX if path in self._whole else self._kept
+        array = arrays.leaf(value, kept, self._storages, self._digests)
         if array is not None:
             self._leaf(path, *array)
             for shown, inner in arrays.beside(value):
