@@ -92,7 +92,8 @@ class XsRollingRows:
             "tail": _out(tail),
         }
         if self.cache.retain == "projected" and tail.is_floating_point():
-            halves = tail.view(len(tail), self.cache.compressor.span, 2, -1)
+            compressor = self.cache.compressor
+            halves = tail.view(len(tail), compressor.span, 2, compressor.block_width)
             held |= {name: _out(halves[:, :, i].flatten(1)) for i, name in enumerate(("kv", "z"))}
         return held  # type: ignore[return-value]
 
