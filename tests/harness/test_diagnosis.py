@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from harness.mutation.codetree import compile_source, make_plan
 from harness.mutation.diagnosis import arrays, classes, compare, elements, wrapped
 from harness.mutation.diagnosis.vary import Vary
 from harness.mutation.diagnosis.walk import Walk
@@ -219,6 +220,31 @@ def test_the_hooked_text_still_does_what_the_text_does() -> None:
             names["f"](-1)
         assert calls, name
     assert wrapped.wrapped(text, "nobody", False) is None
+
+
+def test_the_hooked_text_moves_no_other_line_so_that_it_can_be_swapped_in() -> None:
+    text = (
+        "class A:\n    def f(\n        self,\n        x: 'int | None' = None,\n    ) -> int:\n"
+        "        # why\n        return (\n            1\n        )\n\n    @property\n    def g(self):\n"
+        "        @staticmethod\n        def h():\n            return 2\n        return h()\n\n"
+        "    k = [\n        1,\n    ]\n"
+    )
+    for name, raising in (("A.f", True), ("A.g", False), ("A.g.<locals>.h", False)):
+        hooked = wrapped.wrapped(text, name, raising)
+        assert hooked is not None and hooked.endswith(text[text.index("\n\n    k") :])
+        plan = make_plan(compile_source(text, "a.py"), compile_source(hooked, "a.py"))
+        assert plan.pairs and plan.why_reimport is None, name
+
+
+def test_a_long_ramp_is_the_short_one_made_by_the_library_and_is_not_shared_with_what_is_filled() -> None:
+    vary = Vary("wide", False, False, lambda cls: False)
+    for kind in (np, torch):
+        names = {"x": kind.zeros(1 << 17, dtype=kind.float64), "y": kind.zeros(1 << 17, dtype=kind.float64)}
+        vary.arguments(names, ["x", "y"])
+        expected = [vary._scaled((n + 0.5) / (1 << 17)) for n in (0, 77, (1 << 17) - 1)]
+        assert [float(names["x"][n]) for n in (0, 77, -1)] == pytest.approx(expected, rel=1e-12)
+        names["x"][0] = 9.0
+        assert float(names["y"][0]) == pytest.approx(expected[0])
 
 
 def recording(*leaves_of_events: list[list[str]], seen: list[list[Any]] | None = None) -> dict[str, Any]:

@@ -61,6 +61,7 @@ class Poison:
             raise error
         if any(mark["path"] == "exception" for mark in self.marks):
             self._over = True
+            self._recorder.stop(for_good=True)
             self.done.append("exception")
             return None
         self._apply(call, "raise", error)
@@ -68,6 +69,8 @@ class Poison:
 
     def _apply(self, call: Any, kind: str, outcome: Any = None) -> Any:
         self._over = True
+        # What follows is a plain run.
+        self._recorder.stop(for_good=True)
         try:
             return self._wrong(call, kind, outcome)
         except Exception as error:  # noqa: BLE001 - an error of ours must not pass for one of the program

@@ -55,6 +55,7 @@ class Probe:
         self, campaign: Campaign, fault: Fault, test: str, mode: str, why: str | None = None
     ) -> None:
         self.campaign, self.fault, self.test, self.mode, self.declared = campaign, fault, test, mode, why
+        self.poison_mode = mode
         self.runs, self.cpu_s = 0, 0.0
 
     def find(self) -> Finding:
@@ -280,11 +281,14 @@ class Probe:
             order["vary"] = dict(vary)
         if poison is not None:
             order["poison"] = dict(poison)
-        reply = self.campaign.ask(fault, self.mode, [self.test], probe=order)
+        mode = self.mode if poison is None else self.poison_mode
+        reply = self.campaign.ask(fault, mode, [self.test], probe=order)
         self.runs += 1
         self.cpu_s += float(reply.get("cpu_s", 0.0))
-        if reply["end"] == "answered" and reply["answer"]["kind"] == "refused" and self.mode == "swap":
-            self.mode = self.campaign.reference
+        if reply["end"] == "answered" and reply["answer"]["kind"] == "refused" and mode == "swap":
+            # The hooks of a poisoning may be refused where the mutant is not; the other runs go on by swap.
+            self.poison_mode = self.campaign.reference
+            self.mode = self.mode if poison is not None else self.campaign.reference
             return self._record(fault, vary, keep, poison, silent, seed)
         return read(reply, self.test)
 

@@ -25,7 +25,9 @@ from .walk import LEAVES_MAX, Walk
 
 LEAVES_IN_ALL = 60_000
 # Characters of array leaves; beyond these, bytes are kept only where the engine asks for them.
-RAW_IN_ALL = 2 << 20
+RAW_IN_ALL = 3 << 20
+# And so many for what the mutated functions return, where a difference is most likely to begin: it spares a run.
+RESULTS_IN_ALL = 1 << 20
 # Bytes of arrays that are read in one run: at the borders, and for what the test sees.
 BORDER_BYTES, SEEN_BYTES = 160 << 20, 32 << 20
 MODULE = "<module>"
@@ -37,6 +39,7 @@ class Recorder:
 
     def __init__(self, order: dict[str, Any], project: Project, watch: Watch, mask: str) -> None:
         self.hit = False
+        self._ended = False
         self.stale = False
         self.when_found: Callable[[], None] | None = None
         self.tested = 0
@@ -106,11 +109,14 @@ class Recorder:
         self.pinned = arrays.pin_random_states(self._seed)
 
     def _resume(self) -> None:
+        if self._ended:
+            return
         threading.settrace(self._call)
         sys.settrace(self._call)
 
-    def stop(self) -> None:
-        """Stop tracing."""
+    def stop(self, for_good: bool = False) -> None:
+        """Stop tracing; for good: also in the parts of the test that follow."""
+        self._ended |= for_good
         sys.settrace(None)
         threading.settrace(None)
 
@@ -227,7 +233,10 @@ class Recorder:
         """A walk with this run's conventions; whole arrays for the events that the engine asked for."""
         kept = arrays.RAW_MAX if self._raw < RAW_IN_ALL else 0
         whole = self._keep.get(number, frozenset())
-        return Walk(self._mask, self.own, kept, places, self._digests, whole)
+        digests = arrays.Digests(blind=True) if places else self._digests
+        walk = Walk(self._mask, self.own, kept, places, digests, whole)
+        walk.result_kept = max(0, RESULTS_IN_ALL - self._raw) // 2 if number >= 0 else 0
+        return walk
 
     def note(self, events: list[list[Any]], kind: str, where: str, walk: Walk) -> int:
         """Append an event; equal leaves are stored once."""

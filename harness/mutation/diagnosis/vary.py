@@ -35,6 +35,7 @@ class Vary:
         self._kept: dict[int, Any] = {}
         self._storages: set[int] = set()
         self._calls = 0
+        self._last: tuple[Any, int, Any] | None = None
         self.noted: list[str] = []
         self.met = {"arrays": 0, "scalars": 0, "rows": 0}
 
@@ -140,7 +141,7 @@ class Vary:
                 return value
             ramp = [self._scaled((n + 0.5) / count) for n in range(count)] if count <= 1 << 16 else None
             self._note(name, "on a ramp")
-            return _filled(kind, value, ramp, lambda steps: self._low + (self._high - self._low) * steps**1.5)
+            return _filled(kind, value, ramp if ramp is not None else self._long_ramp(kind, count))
         whole = value.dtype.kind in "iu" if arrays.is_numpy(value) else not value.dtype.is_complex
         if whole and value.ndim == 1 and str(value.dtype).removeprefix("torch.") != "bool":
             counts = value.tolist()
@@ -148,8 +149,20 @@ class Vary:
             if self._rows and not self.dry and _counts(counts) and _uneven(counts) != counts:
                 spread = _uneven(counts)
                 self._note(name, f"{counts} as {spread}")
-                return _filled(kind, value, spread, None)
+                return _filled(kind, value, spread)
         return value
+
+    def _long_ramp(self, kind: Any, count: int) -> Any:
+        """The same ramp, made by the library; the last one is kept, since arrays of one size come in numbers."""
+        if self._last is None or self._last[:2] != (kind, count):
+            steps = kind.arange(count, dtype=kind.float64)
+            steps += 0.5
+            steps /= count
+            steps *= steps**0.5
+            steps *= self._high - self._low
+            steps += self._low
+            self._last = (kind, count, steps)
+        return self._last[2]
 
 
 def _counts(values: list[Any]) -> bool:
@@ -162,26 +175,22 @@ def _uneven(values: list[int]) -> list[int]:
     return [value // 2 if number % 2 else value for number, value in enumerate(values)]
 
 
-def _filled(kind: Any, value: Any, numbers: list[Any] | None, curve: Callable[[Any], Any] | None) -> Any:
-    """Write into the array, so that whoever shares it shares this; where that is refused, a new one."""
+def _filled(kind: Any, value: Any, numbers: Any) -> Any:
+    """Write into the array, so that whoever shares it shares this; where that is refused, a new one.
+
+    `numbers`: a list, or a ramp of the same library, which is left as it is.
+    """
     th = arrays.torch()
     if kind is th:
         with th.no_grad():
-            if numbers is None and curve is not None:
-                new = curve((th.arange(value.numel(), dtype=th.float64) + 0.5) / value.numel())
-            else:
-                new = th.tensor(numbers, dtype=th.float64)
-            new = new.reshape(value.shape).to(value.dtype).to(value.device)
+            new = th.tensor(numbers, dtype=th.float64) if isinstance(numbers, list) else numbers
+            new = new.reshape(value.shape)
             try:
                 value.copy_(new)
             except RuntimeError:
-                return new
+                return new.to(value.device, value.dtype, copy=True)
         return value
-    if numbers is None and curve is not None:
-        new = curve((kind.arange(value.size) + 0.5) / value.size)
-    else:
-        new = kind.array(numbers)
-    new = new.reshape(value.shape).astype(value.dtype)
+    new = kind.array(numbers).reshape(value.shape).astype(value.dtype)
     if not value.flags.writeable:
         return new
     value[...] = new

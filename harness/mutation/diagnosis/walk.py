@@ -58,6 +58,8 @@ class Walk:
         self._mask, self._own, self._kept = mask, own, kept
         self._digests, self._whole = digests, whole
         self._storages: dict[int, int] = {}
+        # Bytes of the array that a function returns are kept up to this size.
+        self.result_kept = 0
 
     def root(self, path: str, value: Any) -> None:
         """Add everything below a root."""
@@ -94,6 +96,8 @@ class Walk:
             self._attributes(path, value, depth)
             return
         kept = arrays.WHOLE_MAX if path in self._whole else self._kept
+        if path == "result":
+            kept = max(kept, self.result_kept)
         array = arrays.leaf(value, kept, self._storages, self._digests)
         if array is not None:
             self._leaf(path, *array)

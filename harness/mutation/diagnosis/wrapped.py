@@ -22,7 +22,13 @@ def wrapped(text: str, name: str, raising: bool) -> str | None:
             each.body = _call(LEAVE, each.body)
         return ast.unparse(ast.fix_missing_locations(tree)) + "\n" if lambdas else None
     nodes = [node for found, node in definitions(tree) if found == name and isinstance(node, _Function)]
-    for node in nodes:
+    lines = text.splitlines(keepends=True)
+    # From the last to the first, so that what is written does not move what is still to come.
+    for node in sorted(nodes, key=lambda node: -node.lineno):
+        first = min(
+            [node.body[0].lineno, *(each.lineno for each in getattr(node.body[0], "decorator_list", []))]
+        )
+        last = node.end_lineno or first
         inside = list(_own(node))
         yields = any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in inside)
         asynchronous = yields and isinstance(node, ast.AsyncFunctionDef)
@@ -36,7 +42,19 @@ def wrapped(text: str, name: str, raising: bool) -> str | None:
             rescue = ast.Return(_call(SWALLOW, ast.Name(_ERROR, ast.Load())))
             handler = ast.ExceptHandler(ast.Name("BaseException", ast.Load()), _ERROR, [rescue])
             node.body = [ast.Try(node.body, [handler], [], [])]
-    return ast.unparse(ast.fix_missing_locations(tree)) + "\n" if nodes else None
+        if lines[first - 1][: node.col_offset + 1].strip(" "):
+            # A body on the line of its `def`, or indented by tabs.
+            return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
+        lines[first - 1 : last] = [_indented(node.body, node.col_offset // 4 + 1)]
+    return "".join(lines) if nodes else None
+
+
+def _indented(body: list[ast.stmt], depth: int) -> str:
+    """A function's body as text. All other lines stay: a class whose lines move is another class to the compiler."""
+    for _ in range(depth):
+        body = [ast.If(ast.Constant(True), body, [])]
+    text = ast.unparse(ast.fix_missing_locations(ast.Module(body, [])))
+    return "".join(line + "\n" for line in text.split("\n")[depth:])
 
 
 def _call(name: str, value: ast.expr | None) -> ast.expr:
