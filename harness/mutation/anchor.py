@@ -211,6 +211,18 @@ def check_edits(root: Path, roots: Sequence[str], edits: Sequence[Edit], where: 
     ]
 
 
+def check_texts(root: Path, roots: Sequence[str], file: str, old: str, new: str) -> list[str]:
+    """Return every problem of a file that somebody edited by hand: its place, its syntax before and after."""
+    problems = _check_path(root, roots, file, "edit")
+    if problems:
+        return problems
+    try:
+        parse(old)
+    except SyntaxError as error:
+        return [f"edit: {file}: the committed text is not valid Python: line {error.lineno}: {error.msg}"]
+    return _check_syntax(file, old, new, (), "edit")
+
+
 def _check_path(root: Path, roots: Sequence[str], file: str, where: str) -> list[str]:
     path = (root / file).resolve()
     allowed = [(root / name).resolve() for name in roots]

@@ -50,7 +50,7 @@ def trap(text: str, name: str) -> str | None:
         line = first_line(first) if isinstance(first, _Function | ast.ClassDef) else first.lineno
         at = where.at(line, first.col_offset)
         own_line = not where.text[:at].rpartition("\n")[2].strip()
-        joint = "\n" + " " * first.col_offset if own_line else "; "
+        joint = "\n" + where.indent(line) if own_line else "; "
         changes.append((at, at, f"{TRAP}(){joint}"))
     return where.replaced(changes)
 
@@ -140,7 +140,7 @@ def _wrong_state(text: str, name: str) -> str:
             continue
         end = where.span(last)[1]
         calls = "; ".join(f"{WRONG_STATE}({argument})" for argument in arguments)
-        changes.append((end, end, "\n" + " " * last.col_offset + calls))
+        changes.append((end, end, "\n" + where.indent(last.lineno) + calls))
     return where.replaced(changes)
 
 

@@ -3,10 +3,10 @@
 The run plans by this and the gate asks for the same, so a control that was never run is missed:
 
     trap            every function that was judged by swap: a swap there was seen to take effect
-    null            every mutated function, in every way of judging that judged it
+    null            every mutated function, in every way of judging in which a killer ran a change of it
     null form       identity and comment at the first place that a killer reaches; a renamed local at the
                     first that has one to rename
-    canary          every mutated file
+    canary          every mutated file, if a listed killer ran a change of it
 
 In a shard the places are those of the whole catalogue: a control has the same speakers there as in one
 run of all, so what two shards both made is the same, and together they made all that one run owes.
@@ -82,7 +82,7 @@ def traps(found: Places, records: Records) -> list[Owed]:
 
 def nulls(found: Places, records: Records) -> list[Owed]:
     """A null mutant for each function and way of judging."""
-    modes = _modes(found, records)
+    modes = _modes(found, records, reached_only=True)
     return [
         Owed(NULL, file, name, mode)
         for file, name in found.functions
@@ -92,8 +92,8 @@ def nulls(found: Places, records: Records) -> list[Owed]:
 
 def forms(root: Path, found: Places, records: Records) -> dict[Owed, str]:
     """The null forms, each with the text that it serves."""
-    speaking = reaching(records)
-    usable = [place for place, tests in found.functions.items() if speaking.intersection(tests)]
+    modes = _modes(found, records, reached_only=True)
+    usable = [place for place in found.functions if modes.get(place)]
     result: dict[Owed, str] = {}
     for file, name in usable[:1]:
         text = source(root, file)
@@ -108,8 +108,8 @@ def forms(root: Path, found: Places, records: Records) -> dict[Owed, str]:
 
 
 def canaries(found: Places, records: Records) -> list[Owed]:
-    """A canary for each judged file that has a killer to speak for it."""
-    judged = {file for record in records for file in record["sources"]}
+    """A canary for each file with an entry that a listed killer ran."""
+    judged = {file for record in records if reaching([record]) for file in record["sources"]}
     return [Owed(CANARY, file) for file, tests in found.files.items() if tests and file in judged]
 
 
@@ -139,11 +139,15 @@ def _recorded(record: Mapping[str, Any]) -> Owed | None:
     return Owed(control, file, function, record["mode"] if control == NULL else "")
 
 
-def _modes(found: Places, records: Records) -> dict[Function, set[str]]:
-    """The ways of judging that were used on each function."""
+def _modes(found: Places, records: Records, reached_only: bool = False) -> dict[Function, set[str]]:
+    """The ways of judging that were used on each function, or those in which a killer ran a change of it.
+
+    What no killer runs, no null mutant can pass through: a finding about the entry, not a broken instrument.
+    """
     used: dict[Function, set[str]] = {}
     for record in records:
-        modes = {seen["mode"] for attempts in record["killers"].values() for seen in attempts}
+        attempts = [seen for of_test in record["killers"].values() for seen in of_test]
+        modes = {seen["mode"] for seen in attempts if seen.get("reached") or not reached_only}
         for function in found.by_mutant.get(record["id"], ()):
             used.setdefault(function, set()).update(modes)
     return used

@@ -22,6 +22,11 @@ class Spans:
         """Offset of the first character of a line, counted from 1."""
         return self._starts[line - 1]
 
+    def indent(self, line: int) -> str:
+        """The blanks that a line begins with, tabs as tabs: Python refuses a block that mixes them."""
+        text = self._lines[line - 1]
+        return text[: len(text) - len(text.lstrip(" \t\f"))]
+
     def at(self, line: int, column: int) -> int:
         """Offset of an AST position, whose columns count UTF-8 bytes."""
         prefix = self._lines[line - 1].encode()[:column].decode()

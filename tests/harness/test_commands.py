@@ -217,6 +217,62 @@ def test_add_without_an_edit_changes_nothing(project: Path, monkeypatch: pytest.
     assert "calc.py has no uncommitted edit" in ran.text
 
 
+def test_add_refuses_what_no_run_would_accept_before_it_touches_anything(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "notes.txt").write_text("one\n")
+    commit(project)
+    good = {"--id": "sinks", "--theme": "sums", "--because": "It sinks."}
+    source, edited = (project / "calc.py").read_bytes(), b"x - 1"
+    plain = source.replace(b"x + 1", edited)
+    refusals = [
+        ("calc.py", plain, {"--theme": "../sums"}, "--theme ../sums: names a file of the catalogue"),
+        ("calc.py", plain, {"--because": " "}, "--because is empty"),
+        ("calc.py", plain, {"--tests": "nowhere"}, "--tests nowhere: there is no such file"),
+        ("calc.py", plain + b"def (\n", {}, "calc.py: the mutated text has a syntax error"),
+        ("calc.py", source + b"# only words\n", {}, "calc.py: the syntax tree is unchanged"),
+        ("calc.py", plain + b"# \xff\n", {}, "calc.py: is not UTF-8 text"),
+        ("notes.txt", b"two\n", {}, "file 'notes.txt' is not Python source"),
+        ("../outside.py", None, {}, "git has no committed version of '../outside.py'"),
+    ]
+    catalogue = (project / "mutants" / "sums.toml").read_bytes()
+    for file, text, changed, sentence in refusals:
+        if text is not None:
+            (project / file).write_bytes(text)
+        options = [word for pair in (good | changed).items() for word in pair]
+        ran = run(project, monkeypatch, "add", file, *options)
+        assert (ran.code, sentence in ran.text) == (2, True), ran.text
+        assert text is None or (project / file).read_bytes() == text
+        assert (project / "mutants" / "sums.toml").read_bytes() == catalogue
+        (project / "calc.py").write_bytes(source)
+
+
+def test_add_keeps_the_bytes_and_the_mode_of_a_file_however_it_is_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A byte order mark, Windows line ends, an executable file; a test that is red anyway, and a skipped one.
+    source = b"\xef\xbb\xbf" + (project / "calc.py").read_bytes().replace(b"\n", b"\r\n")
+    (project / "calc.py").write_bytes(source)
+    (project / "calc.py").chmod(0o755)
+    (project / "tests" / "test_red.py").write_text(
+        "import calc\nimport pytest\n\n\ndef test_red():\n    assert calc.f(1) == 7\n\n\n"
+        "@pytest.mark.skip\ndef test_skipped():\n    assert calc.f(1) == 2\n"
+    )
+    commit(project)
+    (project / "calc.py").write_bytes(source.replace(b"x + 1", b"x - 1"))
+    options = ("--id", "sinks", "--theme", "sums", "--because", "It sinks.")
+    ran = run(project, monkeypatch, "add", str(project / "calc.py"), *options)
+    assert ran.code == 0, ran.text
+    assert (project / "calc.py").read_bytes() == source
+    assert (project / "calc.py").stat().st_mode & 0o777 == 0o755
+    assert "tests/test_red.py::test_red is red without the fault too" in ran.text
+    assert "test_skipped" not in ran.text
+    assert "killed by 1 tests" in ran.text
+    assert 'file = "calc.py"' in (project / "mutants" / "sums.toml").read_text().split('id = "sinks"')[1]
+    judged = run(project, monkeypatch, "--only", "sinks")
+    assert judged.code == 0, judged.text
+
+
 def test_check_imports_no_torch_and_no_project_code(project: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "harness.mutate", "--check"],
