@@ -7,6 +7,9 @@ import struct
 import subprocess
 import sys
 import threading
+from datetime import date, timedelta
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,17 @@ import numpy as np
 import pytest
 import torch
 
+from harness.mutation.anchor import Edit, sources
+from harness.mutation.campaign import Campaign
 from harness.mutation.codetree import compile_source, make_plan
 from harness.mutation.diagnosis import arrays, classes, compare, elements, wrapped
+from harness.mutation.diagnosis.poison import wrong
+from harness.mutation.diagnosis.probe import Probe
 from harness.mutation.diagnosis.vary import Vary
 from harness.mutation.diagnosis.walk import Walk
+from harness.mutation.prepare import make_fault
+from harness.mutation.servers import Servers
+from harness.mutation.settings import load_settings
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -245,6 +255,84 @@ def test_a_long_ramp_is_the_short_one_made_by_the_library_and_is_not_shared_with
         assert [float(names["x"][n]) for n in (0, 77, -1)] == pytest.approx(expected, rel=1e-12)
         names["x"][0] = 9.0
         assert float(names["y"][0]) == pytest.approx(expected[0])
+
+
+def test_arrays_of_objects_and_sparse_tensors_are_looked_into() -> None:
+    one, other = np.array([[1, "a"]], dtype=object), np.array([[1, "b"]], dtype=object)
+    assert set(leaves(other)) - set(leaves(one)) == {("x[0, 1]", "str", "'b'")}
+    plain = torch.eye(2).to_sparse()
+    assert leaves(plain) != leaves(plain * 2) and leaves(plain) == leaves(plain * 1)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.float32(1), np.int64(3), np.uint8(3), np.bool_(True), np.datetime64("2020-01-01"), np.complex64(1),
+        Decimal("1.5"), Fraction(1, 2), date(2020, 1, 1), timedelta(1), 2, 2.5, "a", b"a", (1,), True,
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_grossly_wrong_value_has_the_type_of_the_right_one(value: Any) -> None:
+    for manner in ("nan", "up", "down"):
+        found = wrong(value, {}, manner)
+        assert type(found) is type(value) and found != value, manner
+
+
+def test_equal_digits_are_told_apart_by_more_of_them_and_shared_objects_by_their_name() -> None:
+    texts = []
+    for number in (0.6, 0.6 - 1e-13):
+        found = arrays.leaf(np.array([number, 1.0]), arrays.RAW_MAX, {})
+        assert found is not None
+        texts.append(["result", *found])
+    difference = compare.first_difference(recording([], texts[:1]), recording([], texts[1:]), compare.Noise())
+    assert difference is not None
+    _, before, after = compare.told(difference.changes[0])
+    assert before != after and before.startswith("0.59999") and after.startswith("0.59999")
+    assert compare.shown("same", "result") == "the same object as result"
+
+
+POISONED = """
+import calc
+def test_closure():
+    step = calc.counter()
+    step()
+    assert step() >= 2
+def test_shared():
+    kept = [1]
+    assert calc.grown(kept) == [1, 2]
+"""
+CALC = """
+def counter():
+    n = 0
+    def step():
+        nonlocal n
+        n += 1
+        return n
+    return step
+def grown(values):
+    values += [2]
+    return values
+"""
+
+
+def test_names_of_a_closure_are_poisoned_and_what_is_shared_is_not(tmp_path: Path) -> None:
+    (tmp_path / "calc.py").write_text(CALC)
+    (tmp_path / "test_calc.py").write_text(POISONED)
+    rows = [
+        (Edit("calc.py", "counter.<locals>.step", "n += 1", "n += 2"), "test_calc.py::test_closure"),
+        (Edit("calc.py", "grown", "values += [2]", "values = [*values, 2]"), "test_calc.py::test_shared"),
+    ]
+    with Servers(tmp_path, load_settings(tmp_path), 1, ["calc.py"]) as servers:
+        campaign = Campaign(tmp_path, servers.settings, servers, 1)
+        tests = [test for _, test in rows]
+        servers.preload(servers.list_tests(tests, tests[:1]))
+        servers.fork(tests, ["calc.py"])
+        faults = [make_fault(sources(tmp_path, [edit])) for edit, _ in rows]
+        found = [
+            Probe(campaign, fault, test, campaign.mode(fault)[0]).find()
+            for fault, test in zip(faults, tests, strict=True)
+        ]
+    assert [each.cls for each in found] == ["weak-assertion", "unread"], found
 
 
 def recording(*leaves_of_events: list[list[str]], seen: list[list[Any]] | None = None) -> dict[str, Any]:

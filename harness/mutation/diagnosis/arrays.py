@@ -103,6 +103,8 @@ def leaf(
             digests.spent += len(raw)
             shape, base = value.shape, _base(value)
             return "ndarray", _text(str(value.dtype), shape, raw, _digest(raw), base, limit, storages)
+        if is_torch(value) and value.layout is not torch().strided:
+            return "sparse", f"{value.dtype} {tuple(value.shape)} {value.layout}".replace("torch.", "")
         if is_torch(value):
             return _tensor(value, limit, storages, digests)
     except Exception as error:  # noqa: BLE001 - meta, sparse and nested tensors, and what others may invent
@@ -170,8 +172,28 @@ def torch_bytes(plain: Any) -> bytes | memoryview:
     return memoryview(memory).cast("B")
 
 
+_PARTS = {
+    "coo": ("_indices", "_values"),
+    "csr": ("crow_indices", "col_indices", "values"),
+    "bsr": ("crow_indices", "col_indices", "values"),
+    "csc": ("ccol_indices", "row_indices", "values"),
+    "bsc": ("ccol_indices", "row_indices", "values"),
+}
+
+
+def objects(value: Any) -> list[tuple[Any, Any]] | None:
+    """(index, object) of a NumPy array of objects; None for anything else."""
+    np = numpy()
+    if np is None or not isinstance(value, np.ndarray) or value.dtype != object:
+        return None
+    return [(index, np.ndarray.__getitem__(value, index)) for index in np.ndindex(value.shape)]
+
+
 def beside(value: Any) -> Iterable[tuple[str, Any]]:
-    """What a tensor carries beside its elements: its gradient."""
+    """What a tensor carries beside its elements: its gradient; of a sparse one, indices and values."""
+    if is_torch(value):
+        for name in _PARTS.get(str(value.layout).removeprefix("torch.sparse_"), ()):
+            yield name, getattr(value, name)()
     if is_torch(value) and value.is_leaf and value.grad is not None:
         yield "grad", value.grad
 

@@ -57,3 +57,4 @@ _ADVICE = {
 }
 
 NOT_VARIED = "single whole numbers, truth values, text, shapes, the number and the order of calls"
+NOT_COMPARED = "what is printed, and what is written to files"

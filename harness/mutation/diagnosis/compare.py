@@ -228,9 +228,10 @@ def _array_change(path: str, kind: str, before: str, after: str) -> Change:
         grown = any(b > a for a, b in zip(one.shape, other.shape, strict=True))
         return Change(path, kind, one.whole(), other.whole(), tuple(at), path, other.shape if grown else None)
     more = f" and {len(at) - 1} more of {one.count}" if len(at) > 1 else ""
-    return Change(
-        path, kind, one.shown(at[0]), other.shown(at[0]), tuple(at), f"{path}{one.index(at[0])}{more}"
-    )
+    told = one.shown(at[0]), other.shown(at[0])
+    if told[0] == told[1]:
+        told = one.shown(at[0], ".17g"), other.shown(at[0], ".17g")
+    return Change(path, kind, *told, tuple(at), f"{path}{one.index(at[0])}{more}")
 
 
 def shown(kind: str, text: str) -> str:
@@ -238,6 +239,8 @@ def shown(kind: str, text: str) -> str:
     if kind in ARRAYS and text.count("|") == 4:
         one = array(text)
         return f"{one.whole()} of {one.shown(0)}" if one.raw and one.count == 1 else one.whole()
+    if kind == "same":
+        return f"the same object as {text}"
     if kind in ("of", "list", "tuple", "dict", "set") or text.startswith("of "):
         return f"{kind} {text}"
     return text or kind

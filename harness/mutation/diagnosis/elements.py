@@ -36,16 +36,16 @@ class Array:
         size = len(self.raw) // self.count
         return self.raw[number * size : (number + 1) * size]
 
-    def shown(self, number: int) -> str:
+    def shown(self, number: int, digits: str = ".9g") -> str:
         """One element as a number, or its bytes where the type is an unusual one."""
         raw, name = self.element(number), self.dtype.split()[0]
         if name == "bfloat16":
-            return _number(struct.unpack("<f", b"\0\0" + raw)[0])
+            return _number(struct.unpack("<f", b"\0\0" + raw)[0], digits)
         code = _FORMATS.get(name)
         if code is None or struct.calcsize(f"={code}") != len(raw):
             return f"0x{raw.hex()}"
         parts = struct.unpack(f"={code}", raw)
-        return _number(complex(*parts) if len(parts) == 2 else parts[0])
+        return _number(complex(*parts) if len(parts) == 2 else parts[0], digits)
 
     def index(self, number: int) -> str:
         """An element's index as one writes it."""
@@ -95,5 +95,5 @@ def _counterpart(number: int, shape: tuple[int, ...], other: tuple[int, ...]) ->
     return there
 
 
-def _number(value: object) -> str:
-    return format(value, ".9g") if isinstance(value, float) else repr(value)
+def _number(value: object, digits: str) -> str:
+    return format(value, digits) if isinstance(value, float) else repr(value)

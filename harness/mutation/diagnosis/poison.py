@@ -9,7 +9,12 @@ from __future__ import annotations
 
 import builtins
 import collections
+import copy
+import ctypes
+import datetime
+import decimal
 import enum
+import fractions
 import math
 import sys
 from typing import Any
@@ -52,7 +57,13 @@ class Poison:
         call = self._active.get(id(sys._getframe(1)))
         if call is None or call.number != self.number or self.kind != "exit" or self._over:
             return result
-        return self._apply(call, "exit", result)
+        # Read again: what was read at the entry is stale by now.
+        call.values = call.frame.f_locals
+        result = self._apply(call, "exit", result)
+        if sys.version_info < (3, 13):
+            # Outside of a tracer nobody else writes the names of the frame, and its cells, back.
+            ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(call.frame), ctypes.c_int(0))
+        return result
 
     def swallow(self, error: BaseException) -> Any:
         """Stands around the whole function when it is an exception that differed."""
@@ -85,11 +96,20 @@ class Poison:
                 _reseed(mark["path"])
                 self.done.append(mark["path"])
             elif old is not _NOTHING:
-                new = wrong(old, mark, self.manner)
+                new = wrong(_apart(old) if mark["kind"] == "same" else old, mark, self.manner)
                 if new is not _NOTHING:
                     roots.put(mark["path"], new, old)
                     self.done.append(mark["path"])
         return roots.outcome
+
+
+def _apart(value: Any) -> Any:
+    """A copy: what the mutant no longer shares is made wrong without what it was shared with."""
+    if arrays.is_numpy(value):
+        return value.copy()
+    if arrays.is_torch(value):
+        return value.detach().clone()
+    return copy.copy(value) if type(value) in (list, dict, set, bytearray, collections.deque) else value
 
 
 class _Roots:
@@ -127,7 +147,9 @@ class _Roots:
             if isinstance(place.holder, tuple) and place.kind == "item":
                 self.put(place.above, made, before)
         elif place.kind == "item":
-            place.holder[place.key] = new
+            # An element may be gone by now, with the poison of the list that held it.
+            if not isinstance(place.holder, list) or place.key < len(place.holder):
+                place.holder[place.key] = new
         elif isinstance(place.holder, type):
             setattr(place.holder, place.key, new)
         else:
@@ -165,7 +187,26 @@ def wrong(value: Any, mark: dict[str, Any], manner: str) -> Any:
         return value + b"!" if sign > 0 else b""
     if isinstance(value, list | tuple | dict | set | frozenset | bytearray | collections.deque):
         return _wrong_container(value, sign)
-    return FAR if value is None and sign > 0 else None
+    if value is None:
+        return FAR if sign > 0 else None
+    return _wrong_quantity(value, manner, sign)
+
+
+def _wrong_quantity(value: Any, manner: str, sign: int) -> Any:
+    """NumPy's scalars, decimals, fractions, times: of the same type, so that an assertion can still compare them."""
+    np = arrays.numpy()
+    try:
+        if np is not None and isinstance(value, np.generic):
+            if value.dtype.kind == "b":
+                return ~value
+            if manner == "nan" and value.dtype.kind in "fc":
+                return type(value)(math.nan)
+            return (np.asarray(value) + np.array(sign * FAR)).astype(value.dtype)[()]
+        if isinstance(value, datetime.date | datetime.timedelta):
+            return value + sign * datetime.timedelta(days=FAR)
+        return value + sign * FAR if isinstance(value, fractions.Fraction | decimal.Decimal) else None
+    except (ArithmeticError, TypeError):
+        return None
 
 
 def _wrong_container(value: Any, sign: int) -> Any:

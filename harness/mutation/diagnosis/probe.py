@@ -15,7 +15,7 @@ from ..campaign import NOTHING, Campaign
 from ..prepare import Fault, make_fault
 from ..serving import read_source
 from . import compare
-from .classes import NOT_VARIED, Class
+from .classes import NOT_COMPARED, NOT_VARIED, Class
 from .compare import Change, Difference, Noise
 from .runs import NoAnswer, Run, limits, other_data, read, told_of
 from .wrapped import wrapped
@@ -140,7 +140,7 @@ class Probe:
         on = f" and on other data ({told_of(tried)})" if tried else "; there was no fraction to vary"
         sentence = (
             f"{self._changed()} ran {_times(count)} and always ended alike, on this test's data{on}. "
-            f"Not varied: {NOT_VARIED}."
+            f"Not varied: {NOT_VARIED}. Not compared: {NOT_COMPARED}."
         )
         return Finding(self.test, Class.UNRESOLVED, sentence)
 

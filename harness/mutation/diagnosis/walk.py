@@ -100,9 +100,17 @@ class Walk:
             kept = max(kept, self.result_kept)
         array = arrays.leaf(value, kept, self._storages, self._digests)
         if array is not None:
+            if array[0] == "opaque":
+                self.opaque[array[1]] = self.opaque.get(array[1], 0) + 1
             self._leaf(path, *array)
             for shown, inner in arrays.beside(value):
                 self._below(path, value, "attr", shown, f".{shown}", inner, depth)
+            return
+        objects = arrays.objects(value)
+        if objects is not None:
+            self._leaf(path, "array of objects", "x".join(map(str, value.shape)))
+            for index, inner in objects[:LEAVES_MAX]:
+                self._below(path, value, "item", index, str(list(index)), inner, depth)
             return
         for matches, method in _SPECIAL:
             if isinstance(value, matches):
