@@ -3,10 +3,10 @@
 The run plans by this and the gate asks for the same, so a control that was never run is missed:
 
     trap            every function that was judged by swap: a swap there was seen to take effect
-    null            every mutated function, in every way of judging in which a killer ran a change of it
+    null            every mutated function, in every way of judging in which a killer did more than pass it by
     null form       identity and comment at the first place that a killer reaches; a renamed local at the
                     first that has one to rename
-    canary          every mutated file, if a listed killer ran a change of it
+    canary          every mutated file, if a killer did more than pass its changes by
 
 In a shard the places are those of the whole catalogue: a control has the same speakers there as in one
 run of all, so what two shards both made is the same, and together they made all that one run owes.
@@ -23,6 +23,7 @@ from . import canary, prepare
 from .anchor import MODULE
 from .catalogue import Mutant
 from .serving import read_source
+from .verdict import Reading, read
 
 TRAP, NULL, CANARY = "trap", "null", "canary"
 IDENTITY, COMMENT, RENAMED = (f"null form: {form}" for form in ("identity", "comment", "renamed local"))
@@ -82,7 +83,7 @@ def traps(found: Places, records: Records) -> list[Owed]:
 
 def nulls(found: Places, records: Records) -> list[Owed]:
     """A null mutant for each function and way of judging."""
-    modes = _modes(found, records, reached_only=True)
+    modes = _modes(found, records, heard_only=True)
     return [
         Owed(NULL, file, name, mode)
         for file, name in found.functions
@@ -92,8 +93,11 @@ def nulls(found: Places, records: Records) -> list[Owed]:
 
 def forms(root: Path, found: Places, records: Records) -> dict[Owed, str]:
     """The null forms, each with the text that it serves."""
-    modes = _modes(found, records, reached_only=True)
-    usable = [place for place in found.functions if modes.get(place)]
+    modes = _modes(found, records, heard_only=True)
+    speaking = reaching(records)
+    usable = [
+        place for place, tests in found.functions.items() if modes.get(place) and speaking.intersection(tests)
+    ]
     result: dict[Owed, str] = {}
     for file, name in usable[:1]:
         text = source(root, file)
@@ -108,8 +112,9 @@ def forms(root: Path, found: Places, records: Records) -> dict[Owed, str]:
 
 
 def canaries(found: Places, records: Records) -> list[Owed]:
-    """A canary for each file with an entry that a listed killer ran."""
-    judged = {file for record in records if reaching([record]) for file in record["sources"]}
+    """A canary for each file with an entry that its killers did not simply pass by."""
+    spoke = [record for record in records if not record["killers"] or _modes_of(record, True)]
+    judged = {file for record in spoke for file in record["sources"]}
     return [Owed(CANARY, file) for file, tests in found.files.items() if tests and file in judged]
 
 
@@ -139,18 +144,28 @@ def _recorded(record: Mapping[str, Any]) -> Owed | None:
     return Owed(control, file, function, record["mode"] if control == NULL else "")
 
 
-def _modes(found: Places, records: Records, reached_only: bool = False) -> dict[Function, set[str]]:
-    """The ways of judging that were used on each function, or those in which a killer ran a change of it.
+def _modes(found: Places, records: Records, heard_only: bool = False) -> dict[Function, set[str]]:
+    """The ways of judging that were used on each function, or those in which a killer did not pass it by.
 
     What no killer runs, no null mutant can pass through: a finding about the entry, not a broken instrument.
     """
     used: dict[Function, set[str]] = {}
     for record in records:
-        attempts = [seen for of_test in record["killers"].values() for seen in of_test]
-        modes = {seen["mode"] for seen in attempts if seen.get("reached") or not reached_only}
+        modes = _modes_of(record, heard_only)
         for function in found.by_mutant.get(record["id"], ()):
             used.setdefault(function, set()).update(modes)
     return used
+
+
+def _modes_of(record: Mapping[str, Any], heard_only: bool) -> set[str]:
+    attempts = [seen for of_test in record["killers"].values() for seen in of_test]
+    return {seen["mode"] for seen in attempts if not (heard_only and _passed_by(seen, record["sources"]))}
+
+
+def _passed_by(seen: Mapping[str, Any], sources: Mapping[str, str]) -> bool:
+    """The mutated source was there, the test ended by itself, and nothing of the change ran."""
+    ended = read(seen, sources).reading in (Reading.PASSED, Reading.RED_UNREACHED)
+    return ended and not seen.get("reached")
 
 
 def reaching(records: Records) -> set[str]:
