@@ -8,6 +8,7 @@ there shows as a differing module or class body and needs no special case.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import warnings
 from collections.abc import Iterator
@@ -139,6 +140,11 @@ def _typed(const: Any) -> Any:
         return tuple(_typed(item) for item in const)
     if isinstance(const, frozenset):
         return frozenset(_typed(item) for item in const)
+    if isinstance(const, complex):
+        return ("complex", _typed(const.real), _typed(const.imag))
+    if isinstance(const, float) and const != const:
+        # The sign of a NaN is a bit that `copysign` reads and `repr` does not show.
+        return ("nan", math.copysign(1.0, const))
     return (type(const).__name__, repr(const))
 
 

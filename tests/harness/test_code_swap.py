@@ -110,6 +110,15 @@ def test_numbers_of_other_types_are_a_difference() -> None:
         assert not make_plan(old, new).nothing, (before, after)
 
 
+def test_the_sign_of_a_nan_is_a_difference() -> None:
+    # Folded at compile time into constants whose `repr` is the same; `copysign` tells them apart.
+    for before, after in (("1e400 - 1e400", "-(1e400 - 1e400)"), ("0.0", "-0.0"), ("0j", "-0j")):
+        pair = [compile_source(f"def f():\n    return {text}\n", "m.py") for text in (before, after)]
+        assert not make_plan(*pair).nothing, after
+    same = [compile_source("def f():\n    return 1e400 - 1e400\n", "m.py") for _ in range(2)]
+    assert make_plan(*same).nothing
+
+
 def test_a_comment_is_no_difference() -> None:
     old, new = (
         compile_source("def f():\n    return 1\n", "m.py"),
