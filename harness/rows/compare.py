@@ -120,13 +120,17 @@ class Judge:
                 continue
             self.trace.compared["idle.bytes"] += 1
             for name, before in watch.memory.items():
-                after = memory[name][row][: len(before[row])] if before[row].ndim else memory[name][row]
-                if not np.array_equal(_bits(before[row]), _bits(after)):
-                    where = np.argwhere(np.atleast_1d(_bits(before[row]) != _bits(after)))[0]
-                    said = (
-                        f"{name}[{row}, {', '.join(map(str, where))}] changed, though the row takes no token"
-                    )
-                    self.record("idle.bytes", row, (said,))
+                was = before[row]
+                self._idle_part(
+                    row, name, was, memory[name][row][: len(was)] if was.ndim else memory[name][row]
+                )
+
+    def _idle_part(self, row: int, name: str, was: Array, now: Array) -> None:
+        """One part of an idle row's memory, before and after a call; growth is cut off."""
+        if not np.array_equal(_bits(was), _bits(now)):
+            where = np.argwhere(np.atleast_1d(_bits(was) != _bits(now)))[0]
+            said = f"{name}[{row}, {', '.join(map(str, where))}] changed, though the row takes no token"
+            self.record("idle.bytes", row, (said,))
 
     def after_step(self) -> None:
         stage = self.stage

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from harness.rows.checks import REFERENCE, VALUES_LANE
-from harness.rows.compare import CallWatch, Judge
+from harness.rows.compare import Judge
 from harness.rows.formats import rounded
 from harness.rows.play import Play
 from harness.rows.schedule import Fixture
@@ -125,20 +125,11 @@ class _StreamJudge(Judge):
     def _scattered(self, before: Array, after: Array, expected: set[tuple[int, int]]) -> None:
         """Which cells changed is data, and `comp.tokens` looks at it stream by stream; here only writes are counted."""
 
-    def _idle(self, watch: CallWatch, memory: Mapping[str, Array]) -> None:
-        if not any(seen.n_new for seen in watch.rows):
-            return
-        for row, seen in enumerate(watch.rows):
-            if seen.n_new:
-                continue
-            self.trace.compared["idle.bytes"] += 1
-            for name, before in watch.memory.items():
-                was = before[row]
-                now = memory[name][row][: len(was)] if was.ndim else memory[name][row]
-                if not was.ndim and was != now:
-                    self.record("idle.bytes", row, (f"{name} of row {row} changed",))
-                elif was.ndim and was.shape == now.shape:
-                    self._see("idle.bytes", apart(was, now, name == "comp"))
+    def _idle_part(self, row: int, name: str, was: Array, now: Array) -> None:
+        if not was.ndim and was != now:
+            self.record("idle.bytes", row, (f"{name} of row {row} changed",))
+        elif was.ndim and was.shape == now.shape:
+            self._see("idle.bytes", apart(was, now, name == "comp"))
 
     def _bytes_of_twins(self) -> None:
         stage = self.stage
