@@ -15,6 +15,7 @@ import typer
 from harness.device import refusal
 from harness.exit_codes import ExitCode
 from harness.guard import guarded
+from harness.identity_cache import load_cache, play_cache
 from harness.report import facts
 from harness.report import identity as report
 from harness.rows.calibration import require_margin
@@ -22,7 +23,7 @@ from harness.rows.defaults import ORACLE, PLANS, RETAINS, SUBJECT
 from harness.rows.fixture import FixtureError, default_folder, load_folder
 from harness.rows.results import Result, holds, results
 from harness.rows.schedule import Fixture, Values
-from harness.rows.subject import load, load_subject
+from harness.rows.subject import is_subject, load, load_subject
 
 
 def _usage(message: str) -> typer.Exit:
@@ -73,13 +74,20 @@ def identity(
     if refused:
         raise _usage(refused)
     torch.set_num_threads(1)  # plays are products of a few numbers: two threads would wait for each other
-    try:
-        implementation, oracle = load_subject(subject), load(ORACLE)
-    except ValueError as error:
-        raise _usage(str(error)) from None
     longest = max(len(each.step) for each in chosen)
     if until is not None and until >= longest:
         raise _usage(f"--until is {until}; the chosen fixtures have steps 0..{longest - 1}")
+    try:
+        oracle = load(ORACLE)
+        if not is_subject(load(subject)):
+            _only_for_ours(retain=retain, plan=plan, device=device != "cpu", no_poison=not poison)
+            cache = load_cache(subject)
+            raise play_cache(
+                chosen, cache, row=row, until=until, folder=fixtures, as_json=as_json, written=tabled
+            )
+        implementation = load_subject(subject)
+    except ValueError as error:
+        raise _usage(str(error)) from None
     try:
         margins = {each.name: require_margin(each, oracle) for each in chosen if each.values != Values()}
     except FixtureError as error:
@@ -103,6 +111,15 @@ def identity(
     if tabled:
         _write(played, margins)
     raise typer.Exit(ExitCode.OK if holds(played) else ExitCode.FINDING)
+
+
+def _only_for_ours(**given: object) -> None:
+    """Payload, plan, device and poison are settings of our own state; another cache has its own."""
+    for option, value in given.items():
+        if value:
+            raise _usage(
+                f"--{option.replace('_', '-')} is for row state of ours; leave it out where --subject names a cache"
+            )
 
 
 def _write(played: list[Result], margins: dict[str, float]) -> None:

@@ -222,6 +222,11 @@ def load(name: str) -> Any:
         raise ValueError(f"{name!r} cannot be loaded: {error}") from error
 
 
+def is_subject(loaded: Any) -> bool:
+    """Whether an object is meant as a Subject, complete or not: it opens rows. A factory of caches does not."""
+    return not isinstance(loaded, type) and not callable(loaded)
+
+
 def load_subject(name: str) -> Subject:
     """The subject that a dotted name names. Raises ValueError if it cannot be played."""
     subject = load(name)

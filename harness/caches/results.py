@@ -1,0 +1,71 @@
+"""One cache on a set of fixtures: what was played, what it does not offer, and one word for each fixture."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from harness.caches.needs import missing
+from harness.caches.play import CachePlay, play
+from harness.caches.protocol import Described
+from harness.rows.schedule import Fixture
+from harness.rows.trace import Trace
+
+GREEN, RED, ABORTED, REFUSED, NOT_OFFERED = "green", "red", "aborted", "refused", "not offered"
+
+
+@dataclass
+class Result:
+    """One fixture: its play, or what playing it would take.
+
+    needs: what the cache does not offer, with the first step that takes it; geometry: why it has not this one.
+    """
+
+    fixture: Fixture
+    played: CachePlay | None = None
+    needs: dict[str, int] = field(default_factory=dict)
+    geometry: str = ""
+
+    @property
+    def trace(self) -> Trace:
+        assert self.played is not None
+        return self.played.trace
+
+    @property
+    def word(self) -> str:
+        """A mismatch outlives whatever ended the play; a play that compared nothing is none."""
+        if self.played is None:
+            return NOT_OFFERED
+        if self.trace.mismatches:
+            return RED
+        if self.trace.stopped is not None and not self.played.refused:
+            return ABORTED
+        if not sum(self.trace.compared.values()):
+            return ABORTED
+        return REFUSED if self.played.refused else GREEN
+
+    def checks(self) -> dict[str, str]:
+        """Every check that compared something, with its own word."""
+        red = {mismatch.check for mismatch in self.trace.mismatches}
+        return {check: RED if check in red else GREEN for check in sorted({*self.trace.compared, *red})}
+
+
+def results(fixtures: Sequence[Fixture], cache: Described, until: int | None = None) -> Iterator[Result]:
+    """Every fixture that the cache can play, played; the others with what they need."""
+    for fixture in fixtures:
+        needs = missing(fixture, cache)
+        if needs:
+            yield Result(fixture, needs=needs)
+            continue
+        played = play(fixture, cache, until)
+        if isinstance(played, CachePlay):
+            yield Result(fixture, played)
+        else:
+            yield Result(fixture, geometry=str(played))
+
+
+def holds(found: Sequence[Result]) -> bool:
+    """No difference and no crash, and at least one fixture was played to its end."""
+    words = Counter(result.word for result in found)
+    return words[GREEN] > 0 and not words[RED] and not words[ABORTED]

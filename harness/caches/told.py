@@ -1,0 +1,194 @@
+"""What a wrong state holds, in tokens: whose entry it is, and which other history explains it.
+
+A recurrent state has no columns to point at. So histories that could have gone wrong are replayed from a fresh
+start (a neighbour's, one with a stale draft, one that lost its oldest token) until one reads like the wrong state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.caches.protocol import Axis
+from harness.rows.events import STRIDE, origin
+from harness.rows.subject import Array
+
+if TYPE_CHECKING:
+    from harness.caches.play import CachePlay, Member
+
+PADDING = (1 << 20) - 1
+_LOST_MAX = 8
+
+
+def pad_ids(n: int) -> list[int]:
+    """The ids of n columns of padding: events of a sequence that nobody opens."""
+    return [PADDING * STRIDE + event + 1 for event in range(n)]
+
+
+def tolerance(want: Array, exact: bool) -> float:
+    """How far apart two equal numbers may lie: 4096 roundings of the array's largest value; 0 where nothing is computed."""
+    if exact or want.dtype.kind != "f" or not want.size:
+        return 0.0
+    scale = float(np.max(np.abs(want), initial=0.0, where=np.isfinite(want)))
+    return 4096 * float(np.finfo(want.dtype).eps) / 2 * scale
+
+
+def wrong(got: Array, want: Array, within: float) -> Array:
+    """Where two arrays of one shape differ; NaN is never right."""
+    with np.errstate(invalid="ignore"):
+        difference: Array = np.abs(got.astype(np.float64) - want.astype(np.float64))
+    return ~(difference <= within)
+
+
+def alike(got: Array, want: Array, within: float) -> bool:
+    """Equal in shape and, within a tolerance, in every element."""
+    return got.shape == want.shape and not wrong(got, want, within).any()
+
+
+class Told:
+    """Puts the differences of one play into words."""
+
+    def __init__(self, play: CachePlay) -> None:
+        self.play = play
+
+    def difference(
+        self, member: Member, array: str, sides: Mapping[str, Array], within: float
+    ) -> tuple[str, ...]:
+        """Sentences about the first two of `sides` (name -> array, e.g. "batch holds"), which differ."""
+        (name, got), (_, want) = list(sides.items())[:2]
+        axis = self.play.cache.axes.get(array, "state")
+        said = [self._where(member, array, axis, sides, within)]
+        if got.shape == want.shape and np.isnan(got).any() and not np.isnan(want).any():
+            said.append(f"{int(np.isnan(got).sum())} of {got.size} numbers are NaN")
+        explained = self._explained(member, array, got, within)
+        side = name.split()[0]
+        said.append(
+            f"{side} holds what the row would hold {explained}"
+            if explained
+            else f"no other history that was tried reads like what {side} holds"
+        )
+        return tuple(said)
+
+    def _where(
+        self, member: Member, array: str, axis: Axis, sides: Mapping[str, Array], within: float
+    ) -> str:
+        (name, got), (other, want) = list(sides.items())[:2]
+        if got.shape != want.shape:
+            return f"{name} {list(got.shape)}   {other} {list(want.shape)}" + self._counted(axis, got, want)
+        off = wrong(got, want, within)
+        if axis == "state" or got.ndim == 0:
+            most = np.nanmax(np.abs(got.astype(np.float64) - want.astype(np.float64)), initial=0.0)
+            return f"{int(off.sum())} of {off.size} numbers differ, by {most:.3g} at most; {within:.1g} is rounding"
+        entries = off.reshape(len(off), -1).any(axis=1)
+        k = int(np.argmax(entries))
+        column = "column" if axis == "tokens" else "block"
+        quoted = "   ".join(
+            f"{side} {self._entry(member, array, axis, values, k, within)}" for side, values in sides.items()
+        )
+        return f"first wrong cell: {column} {k} of {len(got)}   {quoted}   ({int(entries.sum())} of {len(got)} {column}s differ)"
+
+    def _counted(self, axis: Axis, got: Array, want: Array) -> str:
+        if axis == "state" or not got.ndim or not want.ndim:
+            return ""
+        return f": {len(got)} {axis} where {len(want)} are right"
+
+    def _entry(self, member: Member, array: str, axis: Axis, values: Array, k: int, within: float) -> str:
+        """Whose entry stands there, by value."""
+        if k >= len(values):
+            return "nothing"
+        for history in self._histories(member):
+            read = self._read(history, array)
+            if read is None or read.ndim != values.ndim or read.shape[1:] != values.shape[1:]:
+                continue
+            same = ~wrong(read, np.broadcast_to(values[k], read.shape), within).reshape(len(read), -1).any(
+                axis=1
+            )
+            if same.any():
+                return self._label(axis, history, len(read), int(np.argmax(same)))
+        return "a value that no token of this play has there"
+
+    def _label(self, axis: Axis, history: Sequence[int], entries: int, k: int) -> str:
+        if axis == "tokens":
+            return self.token(history[len(history) - entries + k])
+        ratio = self.play.fixture.ratio
+        made_of = history[k * ratio : (k + 1) * ratio]
+        return f"block {k} of {self.tokens(made_of)}"
+
+    def token(self, token: int) -> str:
+        """r1:t37, or padding."""
+        return "padding" if origin(token)[0] == PADDING else self.play.ledger.label(token)
+
+    def tokens(self, ids: Sequence[int]) -> str:
+        """A few tokens as they are, many by the first and the last."""
+        labels = [self.token(token) for token in ids]
+        return ", ".join(labels) if len(labels) <= 3 else f"{labels[0]} .. {labels[-1]}"
+
+    def _histories(self, member: Member) -> Iterator[list[int]]:
+        others = [each for each in self.play.members if each is not member]
+        for each in [member, *others]:
+            yield from (each.history, each.longest, each.before)
+        yield pad_ids(self.play.padding) + member.history
+
+    def _explained(self, member: Member, array: str, got: Array, within: float) -> str | None:
+        tried: set[tuple[int, ...]] = {tuple(member.history)}
+        for sentence, history in self._guesses(member):
+            if tuple(history) in tried:
+                continue
+            tried.add(tuple(history))
+            read = self._read(history, array)
+            if read is not None and alike(got, read, within):
+                return sentence
+        return None
+
+    def _guesses(self, member: Member) -> Iterator[tuple[str, list[int]]]:
+        """Other histories, each with how it would have come about; the likeliest first."""
+        has, had, most = member.history, member.before, member.longest
+        new = most[len(had) :] if most[: len(had)] == had else []
+        others = [each for each in self.play.members if each is not member]
+        dropped = most[len(has) :] if most[: len(has)] == has else []
+        if dropped:
+            yield f"if {self.tokens(dropped)}, rolled back, were still there", most
+            for n in range(1, len(dropped)):
+                left = self.tokens(dropped[:n])
+                yield f"if {left}, rolled back, were still there", most[: len(has) + n]
+            yield (
+                f"if its oldest {len(dropped)} tokens had been dropped instead of its newest",
+                most[len(dropped) :],
+            )
+        yield "before this step", had
+        for each in others:
+            yield f"if it were r{each.number}", each.history
+            yield f"if it were r{each.number} before this step", each.before
+            if each.longest != each.history:
+                yield f"if it were r{each.number} with its rolled-back drafts", each.longest
+        for k in range(1, self.play.padding + 1):
+            yield (
+                f"with {k} columns of padding in front of {self.token(has[0]) if has else 'nothing'}",
+                pad_ids(k) + has,
+            )
+            yield (
+                f"with {k} columns of padding behind {self.token(has[-1]) if has else 'nothing'}",
+                has + pad_ids(k),
+            )
+            yield f"if it had taken {k} columns of padding for tokens", had + pad_ids(k) + new
+        for n in range(len(new)):
+            yield f"if it had taken {n} of its {len(new)} new tokens", had + new[:n]
+        for n in range(1, min(_LOST_MAX, len(most))):
+            yield f"if its newest {n} tokens had been dropped, not {len(dropped)}", most[: len(most) - n]
+            yield f"without its oldest {n} tokens", has[n:]
+        for each in others:
+            theirs = each.longest[len(each.before) :]
+            yield f"if it had taken r{each.number}'s new tokens", had + theirs
+            yield f"if r{each.number}'s state had gone on with its tokens", each.before + new
+            yield f"if it went on from r{each.number}", each.history + new
+        if has:
+            yield f"if {self.token(has[-1])} had been taken twice", [*has, has[-1]]
+
+    def _read(self, history: Sequence[int], array: str) -> Array | None:
+        """What a fresh start with this history reads; None if the cache cannot be given it."""
+        try:
+            return self.play.comparison.fresh_read(history).get(array)
+        except Exception:  # noqa: BLE001 (a history that was only guessed)
+            return None
