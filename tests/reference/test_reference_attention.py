@@ -204,9 +204,11 @@ def test_a_zero_key_takes_its_part_of_the_softmax():
     assert beside_a_zero_key == pytest.approx(np.array([[0.0, 3.0]]), rel=1e-15)
 
 
-def test_huge_logits_and_sinks_stay_finite():
-    assert attend([[1e4, 0.0]], [[1e4, 7.0]], [0.0]).tolist() == [[1e4, 7.0]]
-    assert attend([[1e4, 0.0]], [[-1e4, 7.0]], [1e8]).tolist() == [[0.0, 0.0]]
+def test_huge_logits_and_sinks_overflow_nowhere():
+    with np.errstate(over="raise", invalid="raise"):
+        assert attend([[1e4, 0.0]], [[1e4, 7.0]], [0.0]).tolist() == [[1e4, 7.0]]
+        assert attend([[1e4, 0.0]], [[-1e4, 7.0]], [1e8]).tolist() == [[0.0, 0.0]]
+        assert attend([[1e4, 0.0]], np.zeros((0, 2)), [1e8]).tolist() == [[0.0, 0.0]]
 
 
 def test_a_value_read_at_its_own_position_arrives_unturned():

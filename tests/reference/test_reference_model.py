@@ -91,6 +91,18 @@ def test_a_model_of_one_layer_is_that_attention_in_a_plain_residual_stream(kind)
         assert logits[t] == pytest.approx(np.array(expected), rel=1e-10, abs=1e-12)
 
 
+def test_one_eps_and_each_layer_its_own_ratio_reach_every_part():
+    model = Model(replace(CONFIG, eps=0.5), WEIGHTS)
+    compressors = []
+    for block in model.blocks:
+        assert (block.eps, block.attention.eps) == (0.5, 0.5)
+        compressors += [block.attention.compressor] if block.attention.compressor else []
+        compressors += [block.attention.indexer.compressor] if block.attention.indexer else []
+    assert [(each.ratio, each.span, each.d, each.eps) for each in compressors] == [
+        (4, 2, 12, 0.5), (4, 2, 8, 0.5), (8, 1, 12, 0.5), (4, 2, 12, 0.5), (4, 2, 8, 0.5),
+    ]  # fmt: skip
+
+
 def test_a_greedy_continuation_takes_the_likeliest_token_again_and_again():
     model = Model(CONFIG, WEIGHTS)
     found = model.greedy(TOKENS[:9], 7)
