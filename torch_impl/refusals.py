@@ -66,6 +66,12 @@ class AlignRefused(Refusal):
     kind = "align"
 
 
+class MaskRefused(Refusal):
+    """A mask does not speak of the queries and columns of this step."""
+
+    kind = "mask"
+
+
 class InvariantBroken(Exception):
     """The state contradicts its own rules: a fault of this package, never of the caller.
 

@@ -151,17 +151,24 @@ class XsRolling(RowSteps):
         self.tokens[row] -= n
         self.check_invariants()
 
-    def rollback_rows(self, counts: Sequence[int]) -> None:
-        """Drop the last counts[i] tokens of row i: all rows, or none and RollbackRefused."""
+    def rollback_rows_refusal(self, counts: Sequence[int]) -> RollbackRefused | None:
+        """Why row i cannot drop its last counts[i] tokens, for the first such row, or None. Touches nothing."""
         if len(counts) != self.rows:
-            raise RollbackRefused(
+            return RollbackRefused(
                 f"counts has {len(counts)} entries; it should have one per row, {self.rows}; use 0 for a row that stays",
                 "rollback-counts",
             )
         for row, n in enumerate(counts):
             refusal = self.rollback_refusal(row, n)
             if refusal and not (refusal.kind == "rollback-ragged" and len(set(counts)) == 1):
-                raise refusal
+                return refusal
+        return None
+
+    def rollback_rows(self, counts: Sequence[int]) -> None:
+        """Drop the last counts[i] tokens of row i: all rows, or none and RollbackRefused."""
+        refusal = self.rollback_rows_refusal(counts)
+        if refusal:
+            raise refusal
         self.tokens = [t - n for t, n in zip(self.tokens, counts, strict=True)]
         self.check_invariants()
 

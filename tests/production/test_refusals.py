@@ -18,11 +18,13 @@ from safetensors.torch import save_file
 
 import torch_impl
 from harness.subjects.token_compressor import TokenCompressor
-from torch_impl import refusals
+from torch_impl import masks, refusals
 from torch_impl import snapshot as snapshots
 from torch_impl.compressor import Compressor
 from torch_impl.geometry import Geometry
 from torch_impl.kv_cache import KVSlot, front_align_batch, front_pad_kv_cache
+from torch_impl.kv_ring import KVRing
+from torch_impl.masks import Positions
 from torch_impl.refusals import Refusal
 from torch_impl.rope import Rope
 from torch_impl.xs_rolling import XsRolling, reconcile_xs_bases
@@ -35,7 +37,7 @@ class Provocation:
     """What to do to which caches; the words are parts of the sentence: what is, what should be, what to do."""
 
     act: Callable[[], object]
-    untouched: list[XsRolling | KVSlot]
+    untouched: list[XsRolling | KVSlot | KVRing]
     words: tuple[str, str, str]
 
 
@@ -84,6 +86,18 @@ def kv_slot(tokens: int, window: int = 5, margin: int = 2) -> KVSlot:
     slot = KVSlot(window, margin, 1, torch.int64)
     slot.append(torch.arange(tokens).view(-1, 1))
     return slot
+
+
+def kv_ring(*tokens: int, margin: int = 2, **settings) -> KVRing:
+    ring = KVRing(5, margin, len(tokens), 1, dtype=torch.int64, **settings)
+    ring.advance(torch.arange(len(tokens) * max(tokens)).view(len(tokens), max(tokens), 1), tokens)
+    ring.fill_dead(-2)
+    return ring
+
+
+def masked(mask: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """A mask for two rows, three queries and seven columns, under the caller's."""
+    return lambda: masks.compose(torch.ones(2, 3, 7, dtype=torch.bool), mask)
 
 
 def new_tokens(rows: int, n: int) -> torch.Tensor:
@@ -478,7 +492,197 @@ def _(folder):
     )
 
 
-def memory(cache: XsRolling | KVSlot) -> list[object]:
+@provokes("kv_ring", "advance-shape")
+def _(folder):
+    ring = kv_ring(9, 22)
+    return Provocation(
+        lambda: ring.advance(new_tokens(3, 2)),
+        [ring],
+        ("kv is [3, 2, 1]", "should be [2, T, 1]", "pad to the longest"),
+    )
+
+
+@provokes("kv_ring", "advance-dtype")
+def _(folder):
+    ring = kv_ring(9, 22)
+    return Provocation(
+        lambda: ring.advance(new_tokens(2, 1).float()),
+        [ring],
+        ("kv is torch.float32 on cpu", "holds torch.int64 on cpu", "convert the new tokens"),
+    )
+
+
+@provokes("kv_ring", "advance-counts")
+def _(folder):
+    ring = kv_ring(9, 22)
+    return Provocation(
+        lambda: ring.advance(new_tokens(2, 2), [1, 3]),
+        [ring],
+        ("n_new is [1, 3]", "2 counts in 0..2", "count each row's own new tokens"),
+    )
+
+
+@provokes("kv_ring", "advance-ragged")
+def _(folder):
+    ring = kv_ring(9, 9, per_row_state=False)
+    return Provocation(
+        lambda: ring.advance(new_tokens(2, 2), [1, 2]),
+        [ring],
+        ("tokens [9, 9], base [3, 3] and would take [1, 2]", "all should be equal", "turn it on"),
+    )
+
+
+@provokes("kv_ring", "rollback-below-zero")
+def _(folder):
+    ring = kv_ring(9, 22)
+    return Provocation(
+        lambda: ring.rollback(0, 10), [ring], ("holds 9 tokens", "should drop 10", "drop 0..9")
+    )
+
+
+@provokes("kv_ring", "rollback-below-window")
+def _(folder):
+    ring = kv_ring(9, 30)
+    return Provocation(
+        lambda: ring.rollback_rows([1, 3]),
+        [ring],
+        ("row 1 at 30 tokens", "should go back to 27", "go back less, or prefill the row again"),
+    )
+
+
+@provokes("kv_ring", "rollback-ragged")
+def _(folder):
+    ring = kv_ring(9, 9, per_row_state=False)
+    return Provocation(
+        lambda: ring.rollback_rows([1, 2]),
+        [ring],
+        ("row 0 of 2 should drop 1 tokens alone", "keep equal tokens", "use rollback_rows with equal counts"),
+    )
+
+
+@provokes("kv_ring", "rollback-counts")
+def _(folder):
+    ring = kv_ring(9, 22)
+    return Provocation(
+        lambda: ring.rollback_rows([1]),
+        [ring],
+        ("1 entries", "one per row, 2", "use 0 for a row that stays"),
+    )
+
+
+@provokes("kv_ring", "select-empty")
+def _(folder):
+    ring = kv_ring(9, 22)
+    return Provocation(
+        lambda: ring.select([]), [ring], ("no row was chosen", "keep at least one", "drop the whole cache")
+    )
+
+
+@provokes("kv_ring", "select-out-of-range")
+def _(folder):
+    ring = kv_ring(9, 22)
+    return Provocation(
+        lambda: ring.select([1, 2]),
+        [ring],
+        ("rows [1, 2]", "should lie in 0..1", "choose rows of this batch"),
+    )
+
+
+@provokes("kv_ring", "assemble-empty")
+def _(folder):
+    return Provocation(
+        lambda: KVRing.assemble([]),
+        [],
+        ("no ring was given", "should be at least one", "pass the rings of all rows"),
+    )
+
+
+@provokes("kv_ring", "assemble-kind")
+def _(folder):
+    parts = [kv_ring(9), kv_ring(22, margin=8)]
+    return Provocation(
+        lambda: KVRing.assemble(parts),
+        parts,
+        ("ring 1 is (5, 8", "should equal ring 0", "build all from one layer"),
+    )
+
+
+@provokes("kv_ring", "assemble-ragged")
+def _(folder):
+    parts = [kv_ring(9, per_row_state=False), kv_ring(22, per_row_state=False)]
+    return Provocation(
+        lambda: KVRing.assemble(parts),
+        parts,
+        ("tokens [9, 22], base [3, 16]", "all should be equal", "keep the rows in separate caches"),
+    )
+
+
+@provokes("masks", "mask-positions")
+def _(folder):
+    return Provocation(
+        lambda: Positions.of([4, 9], [1, 3], 2),
+        [],
+        ("take [1, 3] of 2 columns", "one count in 0..2 per row", "count each row's own tokens"),
+    )
+
+
+@provokes("masks", "mask-lead")
+def _(folder):
+    ring = kv_ring(2, 9)
+    lead = ring.history()[1]
+    return Provocation(
+        lambda: masks.raw(Positions.of([2, 9, 9], None, 1), lead, 4, 5),
+        [ring],
+        ("lead is [2, 0]", "should have 3 counts in 0..4", "take it from the K/V slots"),
+    )
+
+
+@provokes("masks", "mask-dtype")
+def _(folder):
+    return Provocation(
+        masked(torch.zeros(3, 7)),
+        [],
+        ("the mask is torch.float32", "should be torch.bool", "turn an additive mask into one"),
+    )
+
+
+@provokes("masks", "mask-rank")
+def _(folder):
+    return Provocation(
+        masked(torch.ones(2, 4, 3, 7, dtype=torch.bool)),
+        [],
+        ("the mask is [2, 4, 3, 7]", "should be [T, N], [B, T, N] or [B, 1, T, N]", "drop the other axes"),
+    )
+
+
+@provokes("masks", "mask-batch")
+def _(folder):
+    return Provocation(
+        masked(torch.ones(1, 3, 7, dtype=torch.bool)),
+        [],
+        ("for 1 rows", "should be for 2", "make it again for the rows that are here now"),
+    )
+
+
+@provokes("masks", "mask-queries")
+def _(folder):
+    return Provocation(
+        masked(torch.ones(2, 1, 7, dtype=torch.bool)),
+        [],
+        ("for 1 queries", "should be for 3", "make it for the padded step"),
+    )
+
+
+@provokes("masks", "mask-width")
+def _(folder):
+    return Provocation(
+        masked(torch.ones(3, 6, dtype=torch.bool)),
+        [],
+        ("6 columns wide", "should be 7", "make it from the aligned batch"),
+    )
+
+
+def memory(cache: XsRolling | KVSlot | KVRing) -> list[object]:
     """Everything that is stored, dead memory included, as bytes and counts; and which objects hold it."""
     if isinstance(cache, KVSlot):
         tensors, counts = [cache.columns], [cache.tokens, cache.lead]
