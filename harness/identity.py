@@ -6,6 +6,7 @@ import difflib
 import json
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -18,8 +19,9 @@ from harness.guard import guarded
 from harness.identity_cache import load_cache, play_cache
 from harness.report import facts
 from harness.report import identity as report
-from harness.rows.calibration import require_margin
+from harness.rows.calibration import require_told_apart
 from harness.rows.defaults import ORACLE, PLANS, RETAINS, SUBJECT
+from harness.rows.exact import Proof
 from harness.rows.fixture import FixtureError, default_folder, load_folder
 from harness.rows.results import Result, holds, results
 from harness.rows.schedule import Fixture, Values
@@ -89,7 +91,7 @@ def identity(
     except ValueError as error:
         raise _usage(str(error)) from None
     try:
-        margins = {each.name: require_margin(each, oracle) for each in chosen if each.values != Values()}
+        margins = {each.name: require_told_apart(each, oracle) for each in chosen if each.values != Values()}
     except FixtureError as error:
         raise _usage("a fixture is not calibrated\n" + "\n".join(f"  {p}" for p in error.problems)) from None
     if not as_json:
@@ -122,7 +124,7 @@ def _only_for_ours(**given: object) -> None:
             )
 
 
-def _write(played: list[Result], margins: dict[str, float]) -> None:
+def _write(played: list[Result], margins: Mapping[str, float | Proof]) -> None:
     """Both reports, in the folder that every command writes to."""
     folder = Path("reports")
     folder.mkdir(exist_ok=True)

@@ -52,9 +52,12 @@ def payload(weights: CompressorWeights, hidden: ArrayLike, u: float) -> tuple[Bo
     )
 
 
-def block(weights: CompressorWeights, kv: Bounded, z: Bounded, j: int, u: float) -> Bounded:
+def block(
+    weights: CompressorWeights, kv: Bounded, z: Bounded, j: int, u: float, *, pool_is_exact: bool = False
+) -> Bounded:
     """Finished block j `[d]` of a payload that is itself inexact; exact bits have bounds of zero.
 
+    pool_is_exact: payload and weights are such that no format rounds before the norm, so that e_v is 0.
     Raises ValueError for a block that the payload's T tokens have not completed.
     """
     logits, values = weights.window(kv.value, z.value, j)
@@ -68,6 +71,8 @@ def block(weights: CompressorWeights, kv: Bounded, z: Bounded, j: int, u: float)
     mass = (weight * np.abs(values)).sum(axis=0)
     e_v = (weight * e_kv).sum(axis=0) + (weight * np.abs(values) * rho).sum(axis=0) + (slots + 1) * u * mass
     v = (weight * values).sum(axis=0)
+    if pool_is_exact:
+        e_v = np.zeros(d)
     s = np.mean(v**2) + weights.eps
     e_s = np.mean(2 * np.abs(v) * e_v) + (d + 3) * u * s
     normed = weights.gamma * v / np.sqrt(s)

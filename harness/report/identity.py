@@ -8,6 +8,7 @@ from string import ascii_letters
 from typing import Any
 
 from harness.report import facts
+from harness.rows.exact import Proof
 from harness.rows.facts import FACTS
 from harness.rows.results import NOT_ASKED, Result, columns, holds
 from harness.rows.schedule import Fixture
@@ -38,7 +39,7 @@ def summary(
     played: Sequence[Result],
     row: int | None,
     arguments: str,
-    margins: Mapping[str, float],
+    margins: Mapping[str, float | Proof],
     every_fixture: bool,
 ) -> str:
     """Mismatches, counts with their denominators, and the answer."""
@@ -64,8 +65,8 @@ def summary(
     return "\n" + "\n\n".join([*parts, counts])
 
 
-def rounding(played: Sequence[Result], margins: Mapping[str, float]) -> list[str]:
-    """How much of their bounds real numbers used, by format, and how far the nearest wrong token is."""
+def rounding(played: Sequence[Result], margins: Mapping[str, float | Proof]) -> list[str]:
+    """How much of their bounds real numbers used, by format, how far the nearest wrong token is, and what is proved."""
     shares = _shares(played)
     used = [f"{dtype} {max(by_check.values()):.3f}" for dtype, by_check in shares.items() if by_check]
     lines = [f"largest share of a rounding bound that was used: {' · '.join(used)}"] if used else []
@@ -75,12 +76,21 @@ def rounding(played: Sequence[Result], margins: Mapping[str, float]) -> list[str
         for check, share in by_check.items()
         if WARN_ABOVE < share <= 1 and dtype != "bfloat16"  # whose one rounding to nearest may use all of it
     ]
-    if margins:
-        nearest = min(margins, key=lambda name: margins[name])
+    distances = _distances(margins)
+    if distances:
+        nearest = min(distances, key=lambda name: distances[name])
         lines.append(
-            f"calibrated {len(margins)} of {len(margins)}: a wrong token is at least {margins[nearest]:.0f} bounds away ({nearest})"
+            f"calibrated {len(distances)} of {len(distances)}: a wrong token is at least {distances[nearest]:.0f} bounds away ({nearest})"
         )
-    return lines
+    return lines + [f"{name} is exact: {proof}" for name, proof in _proofs(margins).items()]
+
+
+def _distances(margins: Mapping[str, float | Proof]) -> dict[str, float]:
+    return {name: found for name, found in margins.items() if not isinstance(found, Proof)}
+
+
+def _proofs(margins: Mapping[str, float | Proof]) -> dict[str, Proof]:
+    return {name: found for name, found in margins.items() if isinstance(found, Proof)}
 
 
 def _shares(played: Sequence[Result]) -> dict[str, dict[str, float]]:
@@ -95,13 +105,14 @@ def _shares(played: Sequence[Result]) -> dict[str, dict[str, float]]:
     return found
 
 
-def as_json(played: Sequence[Result], margins: Mapping[str, float]) -> dict[str, Any]:
+def as_json(played: Sequence[Result], margins: Mapping[str, float | Proof]) -> dict[str, Any]:
     """Everything that was found."""
     return {
         "holds": holds(played),
         **facts.as_json(played),
         "shares": _shares(played),
-        "margins": dict(margins),
+        "margins": _distances(margins),
+        "proofs": {name: asdict(proof) for name, proof in _proofs(margins).items()},
         "fixtures": [
             {
                 "name": result.fixture.name,

@@ -2,19 +2,31 @@
 
 The margin of a fixture is the smallest distance, in bounds, between a block of its values lane and the nearest block
 with one wrong token (its neighbour) or a position bias off by one slot. Correct code uses a small part of the bound; a
-margin of 100 leaves no doubt on which side of it a block stands.
+margin of 100 leaves no doubt on which side of it a block stands. Exact data has no bound to be near to: there a proof
+takes the margin's place.
 """
 
 from __future__ import annotations
 
 from harness.rows import schedule as do
 from harness.rows.events import Ledger
+from harness.rows.exact import Proof, prove
 from harness.rows.fixture import FixtureError
 from harness.rows.schedule import Fixture
 from harness.rows.stage import stream_of, weights_of
 from harness.rows.subject import Oracle
 
 MARGIN_MIN = 100.0
+
+
+def require_told_apart(fixture: Fixture, oracle: Oracle) -> float | Proof:
+    """What a fixture's data can tell apart: its margin; or for exact data a proof. Raises FixtureError if too little."""
+    if fixture.values.data != "exact":
+        return require_margin(fixture, oracle)
+    try:
+        return prove(fixture)
+    except ValueError as error:
+        raise FixtureError([f"{fixture.name}: {problem}" for problem in str(error).splitlines()]) from None
 
 
 def require_margin(fixture: Fixture, oracle: Oracle) -> float:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, get_args
 from pydantic import Field, TypeAdapter, ValidationError
 
 from harness.rows import schedule as do
+from harness.rows.exact import limits
 from harness.rows.facts import FACTS
 from harness.rows.schedule import Fixture, Step
 
@@ -208,6 +209,9 @@ class _Rehearsal:
             )
         if not fixture.payloads or len(set(fixture.payloads)) < len(fixture.payloads):
             yield f"payloads is {list(fixture.payloads)}; it should hold hidden, projected, or both once"
+        if values.data == "exact":
+            yield from limits(fixture)
+            return
         if values.dtype != "bfloat16":
             return
         # Its blocks are judged from the payloads that were stored, so each must have been seen in the window.

@@ -212,8 +212,9 @@ class Values(_Strict):
 
     dtype        : of weights, inputs and blocks; payloads are stored in float32 at least
     hidden_width, block_width, rope_width : channels
-    data         : a standard normal vector per event; or, to show that calibration refuses them, the number of the
-                   event in all channels (ramp), or normal data around 1000 (offset)
+    data         : a standard normal vector per event; or a unit vector, with weights under which nothing is rounded
+                   before the norm (exact: `harness.rows.exact`); or, to show that calibration refuses them, the
+                   number of the event in all channels (ramp), or normal data around 1000 (offset)
     bias         : the learned position bias, normal or all zero
     """
 
@@ -221,7 +222,7 @@ class Values(_Strict):
     hidden_width: int = 8
     block_width: int = 32
     rope_width: int = 32  # so wide that YaRN's ramp begins and ends inside it
-    data: Literal["normal", "ramp", "offset"] = "normal"
+    data: Literal["normal", "exact", "ramp", "offset"] = "normal"
     bias: Literal["normal", "zero"] = "normal"
 
 

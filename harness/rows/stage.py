@@ -12,6 +12,7 @@ import numpy as np
 
 from harness.rows import schedule as do
 from harness.rows.events import Ledger, Stream, TokenStream, VectorStream
+from harness.rows.exact import OneHotStream, exact_weights
 from harness.rows.formats import rounded
 from harness.rows.schedule import Fixture
 from harness.rows.subject import Array, Oracle, Promises, Rows, Setup, Slots, Subject, Weights, random_weights
@@ -96,9 +97,11 @@ class Stage:
         return self.batch
 
 
-def stream_of(fixture: Fixture) -> VectorStream:
+def stream_of(fixture: Fixture) -> Stream:
     """What the values lane of a fixture is fed."""
     values = fixture.values
+    if values.data == "exact":
+        return OneHotStream(values.hidden_width)
     return VectorStream(values.hidden_width, values.data, values.dtype)
 
 
@@ -106,6 +109,8 @@ def stream_of(fixture: Fixture) -> VectorStream:
 def weights_of(fixture: Fixture) -> Weights:
     """The layer that the values lane of a fixture plays, in values that its format holds."""
     values = fixture.values
+    if values.data == "exact":
+        return exact_weights(fixture)
     drawn = random_weights(
         fixture.ratio, fixture.span, values.hidden_width, values.block_width, values.rope_width
     )

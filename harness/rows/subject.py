@@ -199,11 +199,17 @@ class Oracle(Protocol):
     def payload(self, weights: Weights, hidden: Array) -> tuple[Bounded, Bounded]:
         """kv and z [T, sp*d] that hidden [T, H] projects to, as the weights' format stores them."""
 
-    def block(self, weights: Weights, kv: Bounded, z: Bounded, block: int) -> Bounded:
+    def block(
+        self, weights: Weights, kv: Bounded, z: Bounded, block: int, *, pool_is_exact: bool = False
+    ) -> Bounded:
         """Completed block [d] of a payload [T, sp*d] by absolute token; only the block's own tokens are read.
 
-        A payload whose bounds are zero is taken bit by bit, as an implementation stored it.
+        A payload whose bounds are zero is taken bit by bit, as an implementation stored it. pool_is_exact: nothing is
+        rounded before the norm, so only norm and rotation are in doubt.
         """
+
+    def before_norm(self, weights: Weights, blocks: Array) -> Array:
+        """Blocks [n, d], block j in row j, turned back and without gamma: pooled values, each row up to a factor."""
 
     def margin(self, weights: Weights, kv: Bounded, z: Bounded, block: int) -> float:
         """How many bounds the block is away from the nearest one with a wrong token in it."""

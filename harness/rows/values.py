@@ -3,6 +3,9 @@
 The batch may be off by the bound and so may a row alone: the two are compared within twice of it. A bfloat16 layer
 rounds its payload before the pool, so it is judged in two stages, each side by itself: the payload as it was
 projected, and the block as the oracle pools the very payload that this side stored.
+
+On exact data (`harness.rows.exact`) nothing is rounded before the norm. There batch and alone must be equal to the bit,
+payloads must be the oracle's to the bit, and what was pooled, read back from the finished block, must be its integers.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.rows.checks import REFERENCE
+from harness.rows.exact import OneHotStream, denominator, numerators, told
 from harness.rows.stage import Member, Stage
 from harness.rows.subject import Array, Bounded, Weights
 
@@ -26,10 +30,11 @@ _SHOWN_MAX = 8
 
 @dataclass(frozen=True)
 class _Right:
-    """Values and bounds of several blocks or tokens, [n, d]."""
+    """Values and bounds of several blocks or tokens, [n, d]. to_the_bit: no bound counts, and no sign of a zero is lost."""
 
     value: Array
     bound: Array
+    to_the_bit: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,9 +56,9 @@ class ValueJudge:
         self, row: int | None, member: Member, batch: Mapping[str, Array], alone: Mapping[str, Array]
     ) -> None:
         """One sequence: what the batch holds, what alone holds, and what is right within its bound."""
-        if self._stage.fixture.values.dtype != "float64":
+        if self._stage.fixture.values.dtype != "float64" or self._exact:
             self._tail(row, member, batch, alone)
-        if self._weights.dtype == "bfloat16":
+        if self._weights.dtype == "bfloat16" and not self._exact:
             for side, check, held in (
                 ("batch", "comp.values", batch),
                 ("alone", "comp.values" + REFERENCE, alone),
@@ -64,6 +69,10 @@ class ValueJudge:
         self._pair("comp.values", row, member, "block", (batch["comp"], alone["comp"]), self._right(member))
 
     @property
+    def _exact(self) -> bool:
+        return isinstance(self._stage.stream, OneHotStream)
+
+    @property
     def _weights(self) -> Weights:
         weights = self._stage.setup.weights
         assert weights is not None
@@ -72,9 +81,9 @@ class ValueJudge:
     def _pair(
         self, check: str, row: int | None, member: Member, what: str, held: tuple[Array, Array], right: _Right
     ) -> None:
-        """Batch against alone within twice the bound, alone against the reference within the bound."""
+        """Batch against alone within twice the bound (exact: to the bit), alone against the reference within it."""
         batch, alone = held
-        twice = _Right(alone, 2 * right.bound) if alone.shape == right.bound.shape else right
+        twice = _Right(alone, 2 * right.bound, self._exact) if alone.shape == right.bound.shape else right
         self._within(check, row, member, what, _Side("batch", batch), twice, "alone")
         self._within(check + REFERENCE, row, member, what, _Side("alone", alone), right, "reference")
 
@@ -85,17 +94,21 @@ class ValueJudge:
         if self._stage.setup.options.get("retain") != "projected":
             fed = self._stage.stream.feed(events)
             sides = (_last(batch["tail"], len(events)), _last(alone["tail"], len(events)))
-            self._pair("tail.values", row, member, "token", sides, _Right(fed, np.zeros_like(fed)))
+            self._pair(
+                "tail.values", row, member, "token", sides, _Right(fed, np.zeros_like(fed), self._exact)
+            )
             return
         for part, right in zip(("kv", "z"), self._right_payload(events), strict=True):
             sides = (_last(batch[part], len(events)), _last(alone[part], len(events)))
-            if self._weights.dtype != "bfloat16":
+            if self._weights.dtype != "bfloat16" or self._exact:
                 self._pair("tail.values", row, member, part, sides, right)
                 continue
             for name, check, found in zip(
                 ("batch", "alone"), ("tail.values", "tail.values" + REFERENCE), sides, strict=True
             ):
                 self._within(check, row, member, part, _Side(name, found), right, "reference")
+        if self._exact:
+            return
         for side, held in (("batch", batch), ("alone", alone)):
             kv, z = (_last(held[part], len(events)) for part in ("kv", "z"))
             for event, one, other in zip(events, kv, z, strict=False):
@@ -106,7 +119,8 @@ class ValueJudge:
         new = list(dict.fromkeys(event for event in events if event not in self._payloads))
         if new:
             kv, z = self._stage.oracle.payload(self._weights, self._stage.stream.feed(new))
-            parts = zip(kv.value, kv.bound, z.value, z.bound, strict=True)
+            doubt = 0.0 if self._exact else 1.0
+            parts = zip(kv.value, doubt * kv.bound, z.value, doubt * z.bound, strict=True)
             self._payloads |= dict(zip(new, parts, strict=True))
         return self._gathered([self._payloads[event] for event in events])
 
@@ -115,7 +129,7 @@ class ValueJudge:
         kv, kv_bound, z, z_bound = (
             np.array([token[part] for token in tokens]).reshape(-1, width) for part in range(4)
         )
-        return _Right(kv, kv_bound), _Right(z, z_bound)
+        return _Right(kv, kv_bound, self._exact), _Right(z, z_bound, self._exact)
 
     def _right(self, member: Member) -> _Right:
         """The oracle's blocks, from the whole history."""
@@ -139,7 +153,9 @@ class ValueJudge:
                     kv.value[token], kv.bound[token], z.value[token], z.bound[token] = tokens[
                         member.history[token]
                     ]
-                self._blocks[key] = self._stage.oracle.block(self._weights, kv, z, block)
+                self._blocks[key] = self._stage.oracle.block(
+                    self._weights, kv, z, block, pool_is_exact=self._exact
+                )
             found.append(self._blocks[key])
         return self._stacked(found)
 
@@ -178,22 +194,43 @@ class ValueJudge:
                 ),
             )
             return
-        used = share(got, want, right.bound)
+        used = _bits_apart(got, want) if right.to_the_bit else share(got, want, right.bound)
         self._trace.shares[check] = max(self._trace.shares.get(check, 0.0), float(used.max(initial=0.0)))
-        if not (used > 1).any():
+        off = used > 1
+        if self._exact and what == "block" and not right.to_the_bit:
+            off |= self._integers(got) != self._integers(want)
+        if not off.any():
             return
-        place, channel = (int(i) for i in np.argwhere(used > 1)[0])
+        place, channel = (int(i) for i in np.argwhere(off)[0])
+        digits = 17 if right.to_the_bit else 12
         said = [
             f"first wrong cell: {what} {place} of {len(got)}, channel {channel}   "
-            f"{side.name} holds {got[place, channel]:.12g}   {against} {want[place, channel]:.12g}",
-            f"{int((used > 1).any(axis=1).sum())} of {len(got)} {what}s differ by more than their bound, "
-            f"the worst by {used.max():.3g} times it",
+            f"{side.name} holds {got[place, channel]:.{digits}g}   {against} {want[place, channel]:.{digits}g}",
+            f"{int(off.any(axis=1).sum())} of {len(got)} {what}s differ {_by_how_much(used, right)}",
         ]
         if what == "block":
             tokens = [self._stage.ledger.label(event) for event in self._pooled(member, place)]
             shown = tokens if len(tokens) <= _SHOWN_MAX else [tokens[0], "...", tokens[-1]]
             said.append(f"block {place} pools {', '.join(shown)}")
+        if what == "block" and self._exact:
+            fixture = self._stage.fixture
+            sides = self._integers(got)[place], self._integers(want)[place]
+            said += told(*sides, denominator(fixture.ratio, fixture.span), (side.name, against))
         self._record(check, row, tuple(said))
+
+    def _integers(self, blocks: Array) -> Array:
+        """What exact blocks [n, d] pooled, as integers."""
+        fixture = self._stage.fixture
+        before_norm = self._stage.oracle.before_norm(self._weights, blocks)
+        return numerators(before_norm, fixture.ratio, fixture.span)
+
+
+def _by_how_much(used: Array, right: _Right) -> str:
+    if right.to_the_bit:
+        return "in some bit; on exact data none may"
+    if not (used > 1).any():
+        return "in what they pooled, though no value leaves its bound"
+    return f"by more than their bound, the worst by {used.max():.3g} times it"
 
 
 def share(got: Array, want: Array, bound: Array) -> Array:
@@ -202,6 +239,12 @@ def share(got: Array, want: Array, bound: Array) -> Array:
     used = np.divide(off, bound, out=np.where(off == 0, 0.0, np.inf), where=bound > 0)
     found: Array = np.where(np.isnan(used), np.inf, used)
     return found
+
+
+def _bits_apart(got: Array, want: Array) -> Array:
+    """0 where two float64 arrays hold the same bits, infinity elsewhere."""
+    same = np.ascontiguousarray(got).view(np.uint64) == np.ascontiguousarray(want).view(np.uint64)
+    return np.where(same, 0.0, np.inf)
 
 
 def _last(columns: Array, n: int) -> Array:

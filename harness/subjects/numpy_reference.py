@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from harness.rows.subject import Array, Weights
 from reference_impl import bounds
 from reference_impl.bounds import Bounded
 from reference_impl.compressor import CompressorWeights, block_tokens
 from reference_impl.promises import Promises
+from reference_impl.rope import inverse_frequencies, rotate
 
 # A bfloat16 layer projects in float32 and rounds the payload; it pools in float32 and rounds the block.
 _UNIT = {"float64": bounds.FLOAT64, "float32": bounds.FLOAT32, "bfloat16": bounds.FLOAT32}
@@ -25,8 +28,19 @@ class NumpyReference:
         kv, z = bounds.payload(_layer(weights), hidden, _UNIT[weights.dtype])
         return _stored(weights, kv), _stored(weights, z)
 
-    def block(self, weights: Weights, kv: Bounded, z: Bounded, block: int) -> Bounded:
-        return _stored(weights, bounds.block(_layer(weights), kv, z, block, _UNIT[weights.dtype]))
+    def block(
+        self, weights: Weights, kv: Bounded, z: Bounded, block: int, *, pool_is_exact: bool = False
+    ) -> Bounded:
+        unit = _UNIT[weights.dtype]
+        return _stored(
+            weights, bounds.block(_layer(weights), kv, z, block, unit, pool_is_exact=pool_is_exact)
+        )
+
+    def before_norm(self, weights: Weights, blocks: Array) -> Array:
+        layer = _layer(weights)
+        frequency = inverse_frequencies(layer.rope_width, layer.theta, layer.yarn)
+        turned: Array = rotate(blocks, -np.arange(len(blocks)) * layer.ratio, frequency) / layer.gamma
+        return turned
 
     def margin(self, weights: Weights, kv: Bounded, z: Bounded, block: int) -> float:
         if weights.dtype == "bfloat16":  # judged from what was stored, so the payload is no source of doubt

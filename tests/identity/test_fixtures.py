@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from harness.rows.calibration import require_margin
+from harness.rows.calibration import require_told_apart
 from harness.rows.checks import VALUES_LANE
 from harness.rows.defaults import ORACLE, SUBJECT
 from harness.rows.fixture import default_folder
@@ -22,7 +22,7 @@ def trace_of(name: str, retain: str, plan: str, lane: Lane) -> Trace:
     """One play answers many items; a process plays it once."""
     fixture = load_fixture(default_folder() / f"{name}.toml")
     if lane == "values" and fixture.values != Values():
-        require_margin(fixture, load(ORACLE))  # data that cannot tell tokens apart proves nothing
+        require_told_apart(fixture, load(ORACLE))  # data that cannot tell tokens apart proves nothing
     return play(fixture, load(SUBJECT), load(ORACLE), {"retain": retain, "plan": plan}, lane=lane)
 
 

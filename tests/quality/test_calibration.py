@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.rows.calibration import margin, require_margin
+from harness.rows.calibration import margin, require_margin, require_told_apart
 from harness.rows.defaults import ORACLE, SUBJECT
+from harness.rows.exact import Proof
 from harness.rows.fixture import FixtureError, default_folder, dump, from_mapping, load_folder
 from harness.rows.play import Play, play
 from harness.rows.schedule import Advance, Fixture, Prefill, Values
@@ -27,8 +28,11 @@ def fixture(values: Values, ratio: int = 4, span: int = 2, tokens: int = 16) -> 
 
 @pytest.mark.parametrize("name", FIXTURES)
 def test_every_fixture_has_data_that_tells_a_token_from_its_neighbour(name: str) -> None:
-    if margin(FIXTURES[name], load(ORACLE)) is not None:  # a fixture without a block has no value to judge
-        assert require_margin(FIXTURES[name], load(ORACLE)) >= 100
+    fixture, oracle = FIXTURES[name], load(ORACLE)
+    if fixture.values.data == "exact":
+        assert isinstance(require_told_apart(fixture, oracle), Proof)
+    elif margin(fixture, oracle) is not None:  # a fixture without a block has no value to judge
+        assert require_margin(fixture, oracle) >= 100
 
 
 @pytest.mark.parametrize(
