@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from harness.caches.protocol import Cache
 from harness.caches.told import Told, alike, pad_ids, tolerance, wrong
 from harness.rows.subject import Array
 from harness.rows.trace import Mismatch
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
 FRESH, REFERENCE = "@fresh", "@reference"
 MARGIN_MIN = 100.0
 _KEPT = 64
+
+
+class Held(NamedTuple):
+    """What one sequence reads after a step; row: its row of the batch, or None if it is parked."""
+
+    row: int | None
+    member: Member
+    batch: Mapping[str, Array] | Exception
+    alone: Mapping[str, Array]
+    fresh: Mapping[str, Array]
+    right: Mapping[str, Array] | None
 
 
 class Comparison:
@@ -51,31 +63,49 @@ class Comparison:
             self._fresh[key] = _copied(self.play.fresh(history).read(0))
         return self._fresh[key]
 
-    def after_step(self) -> None:
+    def collect(self) -> list[Held]:
+        """What every sequence reads now, in the batch or parked, alone, fresh, and by right. Only the cache is asked."""
         play = self.play
-        for row, member in enumerate(play.order):
-            self._member(row, member, _copied(play.present().read(row)))
-        for member, park in play.parked.values():
-            self._member(None, member, _copied(park.read(0)))
+        standing: list[tuple[int | None, Member, Cache, int]] = [
+            (row, member, play.present(), row) for row, member in enumerate(play.order)
+        ]
+        standing += [(None, member, park, 0) for member, park in play.parked.values()]
+        return [self._held(row, member, self._read(cache, at)) for row, member, cache, at in standing]
 
-    def _member(self, row: int | None, member: Member, batch: Mapping[str, Array]) -> None:
+    def _read(self, cache: Cache, row: int) -> Mapping[str, Array] | Exception:
+        """What a row of the batch reads, or what reading it raises: rows of unequal memory often raise."""
+        try:
+            return _copied(cache.read(row))
+        except Exception as error:  # noqa: BLE001 (the cache's own fault, whatever it is)
+            return error
+
+    def _held(self, row: int | None, member: Member, batch: Mapping[str, Array] | Exception) -> Held:
         alone, fresh = _copied(member.alone.read(0)), self.fresh_read(member.history)
-        self._sides("", row, member, {"batch holds": batch, "alone holds": alone, "fresh holds": fresh})
-        self._sides(FRESH, row, member, {"alone holds": alone, "fresh holds": fresh})
+        right = None
         if "reference" in self.play.cache.supports:
-            inputs = self.play.fed([member.history])[0]
-            right = _copied(member.alone.reference(inputs))
-            self._sides(REFERENCE, row, member, {"alone holds": alone, "reference says": right})
+            right = _copied(member.alone.reference(self.play.fed([member.history])[0]))
+        return Held(row, member, batch, alone, fresh, right)
+
+    def compare(self, step: Sequence[Held]) -> None:
+        for held in step:
+            row, member = held.row, held.member
+            alone, fresh = {"alone holds": held.alone}, {"fresh holds": held.fresh}
+            if isinstance(held.batch, Exception):
+                self.play.trace.compared["read"] += 1
+                said = f"batch raises {type(held.batch).__name__} where this row is read: {held.batch}"
+                self._first("read", row, member, (said, f"alone holds {', '.join(sorted(held.alone))}"))
+            else:
+                self._sides("", row, member, {"batch holds": held.batch, **alone, **fresh})
+            self._sides(FRESH, row, member, {**alone, **fresh})
+            if held.right is not None:
+                self._sides(REFERENCE, row, member, {**alone, "reference says": held.right})
 
     def _sides(
         self, against: str, row: int | None, member: Member, sides: Mapping[str, Mapping[str, Array]]
     ) -> None:
         got, want = list(sides.values())[:2]
         if got.keys() != want.keys():
-            said = "   ".join(
-                f"{name} {', '.join(sorted(side)) or 'nothing'}" for name, side in sides.items()
-            )
-            self._first("read" + against, row, member, (said,))
+            self._first("read" + against, row, member, _named(sides))
         for array in sorted(got.keys() & want.keys()):
             check = array + against
             self.play.trace.compared[check] += 1
@@ -121,3 +151,14 @@ class Comparison:
 def _copied(read: Mapping[str, Array]) -> Mapping[str, Array]:
     """Arrays of the reader's own: a cache may hand out views of what it will overwrite."""
     return {name: np.array(array) for name, array in read.items()}
+
+
+def _named(sides: Mapping[str, Mapping[str, Array]]) -> tuple[str, ...]:
+    """Which arrays only one of the first two sides has."""
+    (name, got), (other, want) = list(sides.items())[:2]
+    pairs = ((name, other, got.keys() - want.keys()), (other, name, want.keys() - got.keys()))
+    return tuple(
+        f"{has} {', '.join(sorted(more))}, which {lacks.split()[0]} does not"
+        for has, lacks, more in pairs
+        if more
+    )

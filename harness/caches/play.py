@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.caches.compare import Comparison
@@ -26,7 +26,8 @@ from harness.rows.trace import Stop, Trace
 class Member:
     """One sequence: its twin that plays alone, and the events it holds by right.
 
-    before : what it held before the step that is played, and `longest` the most that it held during it, drafts included
+    before : what it held before the step that is played; longest : the most that it held during it, drafts included
+    ever   : every event that it was fed, in order; padded : the most columns of padding beside them
     """
 
     number: int
@@ -34,6 +35,8 @@ class Member:
     history: list[int] = field(default_factory=list)
     before: list[int] = field(default_factory=list)
     longest: list[int] = field(default_factory=list)
+    ever: list[int] = field(default_factory=list)
+    padded: int = 0
 
 
 class Ended(Exception):
@@ -43,7 +46,9 @@ class Ended(Exception):
 class CachePlay:
     """One play of one fixture on one cache: `run` returns its trace, `refused` says that the cache ended it itself."""
 
-    def __init__(self, fixture: Fixture, cache: Described, until: int | None = None) -> None:
+    def __init__(
+        self, fixture: Fixture, cache: Described, until: int | None = None, *, poison: bool = True
+    ) -> None:
         self.fixture, self.cache = fixture, cache
         self.steps = fixture.step if until is None else fixture.step[: until + 1]
         self.geometry = Geometry(fixture.ratio, fixture.span, fixture.margin)
@@ -56,9 +61,10 @@ class CachePlay:
         self.parked: dict[int, tuple[Member, Cache]] = {}
         self.saved: dict[str, tuple[Path, list[tuple[Member, list[int], Path]]]] = {}
         self.at = -1
+        self.poison = poison and "poison" in cache.supports
         self.skipped = 0
         self.refused = False
-        self.padding = 0  # the most columns of padding that a call of this step had
+        self.padding = 0  # the most columns of padding that a call had
         self.comparison = Comparison(self)
 
     def run(self) -> Trace:
@@ -76,18 +82,20 @@ class CachePlay:
         return self.trace
 
     def _going(self, step: Step) -> bool:
-        self.padding = 0
         for member in self.members:
             member.before, member.longest = list(member.history), list(member.history)
         try:
             self._step(step)
             self._poison()
-            self.comparison.after_step()
+            held = self.comparison.collect()
         except Ended as ended:
             self.trace.stopped = Stop(self.at, str(ended))
         except Exception as error:  # noqa: BLE001 (the cache's own fault, whatever it is)
             self.trace.stopped = Stop(self.at, f"{type(error).__name__}: {error}")
-        return self.trace.stopped is None
+        if self.trace.stopped is not None:
+            return False
+        self.comparison.compare(held)
+        return True
 
     def open(self, rows: int) -> Cache:
         """An empty cache of the cache's own factory."""
@@ -197,6 +205,8 @@ class CachePlay:
         counts = [len(row) for row in ids]
         columns = max(counts, default=0)
         self.padding = max(self.padding, columns - min(counts, default=0))
+        for member, n in zip(self.order if cache is self.batch else [], counts, strict=False):
+            member.padded = max(member.padded, columns - n)
         cache.advance(self.fed([row + pad_ids(columns - len(row)) for row in ids]), counts)
 
     def fed(self, ids: Sequence[Sequence[int]]) -> Array:
@@ -214,6 +224,7 @@ class CachePlay:
         if ids:
             member.alone.advance(self.stream.feed(ids)[None], [len(ids)])
         member.history += ids
+        member.ever += ids
         member.longest = list(member.history)
 
     def _rollback(self, counts: Sequence[int]) -> None:
@@ -262,7 +273,7 @@ class CachePlay:
         """A second sequence with the same past; from here on it has events of its own."""
         kept = member.alone.split(0) if "split" in self.cache.supports else self.fresh(member.history)
         other = self._new(kept)
-        other.history, other.before, other.longest = (list(member.history) for _ in range(3))
+        other.history, other.before, other.longest, other.ever = (list(member.history) for _ in range(4))
         self.ledger.append(other.number, 0, len(other.history))
         return other
 
@@ -288,7 +299,7 @@ class CachePlay:
             self.order.append(member)
 
     def _poison(self) -> None:
-        if "poison" not in self.cache.supports:
+        if not self.poison:
             return
         everything = [
             self.batch,
@@ -307,8 +318,21 @@ def play(fixture: Fixture, cache: Described, until: int | None = None) -> CacheP
     except NotOffered as error:
         return error
     played = CachePlay(fixture, cache, until)
-    played.run()
+    trace = played.run()
+    if played.poison and trace.mismatches:
+        _without_poison(trace, CachePlay(fixture, cache, until, poison=False).run())
     return played
+
+
+def _without_poison(trace: Trace, bare: Trace) -> None:
+    """Poison shows that memory is read which no row owns; without it the same play shows whose memory that is."""
+    seen = {(each.check, each.row, each.step): each for each in bare.mismatches}
+    told = []
+    for each in trace.mismatches:
+        twin = seen.pop((each.check, each.row, each.step), None)
+        only = "only where memory that no row owns is overwritten: it was right by luck"
+        told.append(twin or replace(each, said=(*each.said, only)))
+    trace.mismatches = told
 
 
 def _says(refusal: str | None) -> str:

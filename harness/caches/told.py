@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.caches.protocol import Axis
+from harness.caches.protocol import Axis, Cache
 from harness.rows.events import STRIDE, origin
 from harness.rows.subject import Array
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PADDING = (1 << 20) - 1
 _LOST_MAX = 8
+_PAST_MAX = 400
 
 
 def pad_ids(n: int) -> list[int]:
@@ -42,6 +43,12 @@ def wrong(got: Array, want: Array, within: float) -> Array:
     return ~(difference <= within)
 
 
+def by_entry(off: Array) -> Array:
+    """Which entries of the first axis are true anywhere."""
+    result: Array = np.asarray(off.any(axis=tuple(range(1, off.ndim))))
+    return result
+
+
 def alike(got: Array, want: Array, within: float) -> bool:
     """Equal in shape and, within a tolerance, in every element."""
     return got.shape == want.shape and not wrong(got, want, within).any()
@@ -52,6 +59,7 @@ class Told:
 
     def __init__(self, play: CachePlay) -> None:
         self.play = play
+        self._walked: dict[tuple[int, ...], list[tuple[int, Mapping[str, Array]]]] = {}
 
     def difference(
         self, member: Member, array: str, sides: Mapping[str, Array], within: float
@@ -69,6 +77,8 @@ class Told:
             if explained
             else f"no other history that was tried reads like what {side} holds"
         )
+        if got.size and not got.any():
+            said[-1] = f"{side} holds zeros: memory that was never written"
         return tuple(said)
 
     def _where(
@@ -79,9 +89,10 @@ class Told:
             return f"{name} {list(got.shape)}   {other} {list(want.shape)}" + self._counted(axis, got, want)
         off = wrong(got, want, within)
         if axis == "state" or got.ndim == 0:
-            most = np.nanmax(np.abs(got.astype(np.float64) - want.astype(np.float64)), initial=0.0)
+            apart = np.abs(got.astype(np.float64) - want.astype(np.float64))
+            most = float(np.max(apart, initial=0.0))
             return f"{int(off.sum())} of {off.size} numbers differ, by {most:.3g} at most; {within:.1g} is rounding"
-        entries = off.reshape(len(off), -1).any(axis=1)
+        entries = by_entry(off)
         k = int(np.argmax(entries))
         column = "column" if axis == "tokens" else "block"
         quoted = "   ".join(
@@ -98,15 +109,15 @@ class Told:
         """Whose entry stands there, by value."""
         if k >= len(values):
             return "nothing"
-        for history in self._histories(member):
-            read = self._read(history, array)
-            if read is None or read.ndim != values.ndim or read.shape[1:] != values.shape[1:]:
+        for history, read in self._pasts(member, array):
+            if read.ndim != values.ndim or read.shape[1:] != values.shape[1:]:
                 continue
-            same = ~wrong(read, np.broadcast_to(values[k], read.shape), within).reshape(len(read), -1).any(
-                axis=1
-            )
+            entries = np.broadcast_to(values[k], read.shape)
+            same = ~by_entry(wrong(read, entries, within))
             if same.any():
                 return self._label(axis, history, len(read), int(np.argmax(same)))
+        if not values[k].any():
+            return "zeros, which no token has"
         return "a value that no token of this play has there"
 
     def _label(self, axis: Axis, history: Sequence[int], entries: int, k: int) -> str:
@@ -125,11 +136,36 @@ class Told:
         labels = [self.token(token) for token in ids]
         return ", ".join(labels) if len(labels) <= 3 else f"{labels[0]} .. {labels[-1]}"
 
-    def _histories(self, member: Member) -> Iterator[list[int]]:
+    def _pasts(self, member: Member, array: str) -> Iterator[tuple[list[int], Array]]:
+        """Every history that any sequence went through, its own and the newest first, with what it reads."""
         others = [each for each in self.play.members if each is not member]
         for each in [member, *others]:
-            yield from (each.history, each.longest, each.before)
-        yield pad_ids(self.play.padding) + member.history
+            for history in (each.longest, each.history):
+                for n, read in self._past(tuple(history)):
+                    if array in read:
+                        yield history[:n], read[array]
+        padded = pad_ids(self.play.padding) + member.history
+        yield from ((padded[:n], read[array]) for n, read in self._past(tuple(padded)) if array in read)
+
+    def _past(self, history: tuple[int, ...]) -> list[tuple[int, Mapping[str, Array]]]:
+        """What the prefixes of a history read, the longest first: one fresh start, fed token by token."""
+        if history not in self._walked:
+            first = max(len(history) - _PAST_MAX, 0)
+            self._walked[history] = list(self._walk(history, first))[::-1]
+        return self._walked[history]
+
+    def _walk(self, history: Sequence[int], first: int) -> Iterator[tuple[int, Mapping[str, Array]]]:
+        try:
+            cache = self.play.fresh(history[:first])
+            yield first, self._copied(cache)
+            for n in range(first, len(history)):
+                cache.advance(self.play.fed([[history[n]]]), [1])
+                yield n + 1, self._copied(cache)
+        except Exception:  # noqa: BLE001 (a history that was only guessed)
+            return
+
+    def _copied(self, cache: Cache) -> Mapping[str, Array]:
+        return {name: np.array(array) for name, array in cache.read(0).items()}
 
     def _explained(self, member: Member, array: str, got: Array, within: float) -> str | None:
         tried: set[tuple[int, ...]] = {tuple(member.history)}
@@ -140,6 +176,9 @@ class Told:
             read = self._read(history, array)
             if read is not None and alike(got, read, within):
                 return sentence
+        for history, read in self._pasts(member, array):
+            if history and tuple(history) not in tried and alike(got, read, within):
+                return f"if it stood where {self.token(history[-1])} was the newest token"
         return None
 
     def _guesses(self, member: Member) -> Iterator[tuple[str, list[int]]]:
@@ -157,22 +196,19 @@ class Told:
                 f"if its oldest {len(dropped)} tokens had been dropped instead of its newest",
                 most[len(dropped) :],
             )
+        yield "if nothing had ever been dropped", member.ever
         yield "before this step", had
         for each in others:
             yield f"if it were r{each.number}", each.history
             yield f"if it were r{each.number} before this step", each.before
             if each.longest != each.history:
                 yield f"if it were r{each.number} with its rolled-back drafts", each.longest
-        for k in range(1, self.play.padding + 1):
-            yield (
-                f"with {k} columns of padding in front of {self.token(has[0]) if has else 'nothing'}",
-                pad_ids(k) + has,
-            )
-            yield (
-                f"with {k} columns of padding behind {self.token(has[-1]) if has else 'nothing'}",
-                has + pad_ids(k),
-            )
-            yield f"if it had taken {k} columns of padding for tokens", had + pad_ids(k) + new
+        if self.play.padding and has:
+            for k in dict.fromkeys([member.padded, *range(1, self.play.padding + 1)]):
+                columns = f"{k} column{'' if k == 1 else 's'} of padding"
+                yield f"with {columns} in front of {self.token(has[0])}", pad_ids(k) + has
+                yield f"with {columns} behind {self.token(has[-1])}", has + pad_ids(k)
+                yield f"if it had taken {columns} for tokens", had + pad_ids(k) + new
         for n in range(len(new)):
             yield f"if it had taken {n} of its {len(new)} new tokens", had + new[:n]
         for n in range(1, min(_LOST_MAX, len(most))):

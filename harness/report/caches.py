@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from harness.caches.needs import OWN
 from harness.caches.protocol import OFFERS, Described
 from harness.caches.results import ABORTED, GREEN, NOT_OFFERED, RED, REFUSED, Result, holds
+from harness.rows.trace import Mismatch
 
 MARKS = {GREEN: "●", REFUSED: "◐", RED: "✗", ABORTED: "!", NOT_OFFERED: "·"}
 _MESSAGES_MAX = 20
@@ -64,20 +65,29 @@ def summary(found: Sequence[Result], cache: Described, row: int | None, argument
 
 
 def messages(found: Sequence[Result], row: int | None = None, arguments: str = "") -> list[str]:
-    """Every difference in words, and where plays ended by a crash."""
+    """Every difference in words, one message for arrays that went wrong together, and where plays ended by a crash."""
     said = []
     for result in found:
         if result.played is None:
             continue
         trace = result.trace
-        said += [
-            trace.message(mismatch, arguments)
-            for mismatch in trace.mismatches
-            if row is None or mismatch.row in (row, None)
-        ]
+        chosen = [each for each in trace.mismatches if row is None or each.row in (row, None)]
+        said += [trace.message(mismatch, arguments) for mismatch in _together(chosen)]
         if result.word == ABORTED and trace.stopped is not None:
             said.append(trace.stop_message(arguments))
     return said
+
+
+def _together(mismatches: Sequence[Mismatch]) -> list[Mismatch]:
+    """Arrays of one row that went wrong in one step for one reason, the sentence that ends their messages."""
+    groups: dict[tuple[object, ...], list[Mismatch]] = {}
+    for each in mismatches:
+        groups.setdefault((each.step, each.row, each.said[-1]), []).append(each)
+    merged = []
+    for first, *others in groups.values():
+        also = (f"so do {', '.join(each.check for each in others)}",) if others else ()
+        merged.append(replace(first, said=(*first.said, *also)))
+    return merged
 
 
 def _not_offered(found: Sequence[Result], cache: Described) -> list[str]:

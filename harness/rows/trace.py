@@ -78,4 +78,5 @@ class Trace:
         head = " · ".join([name, f"step {step} {self.steps[step]}", *places])
         body = "\n".join(f"  {line}" for line in said)
         replay = f"python -m harness.identity{arguments} --fixture {name}{chosen}{only} --until {step}"
-        return f"{what}  {head}  ({', '.join(value for _, value in options)})\n{body}\n  replay: {replay}"
+        played = f"  ({', '.join(value for _, value in options)})" if options else ""
+        return f"{what}  {head}{played}\n{body}\n  replay: {replay}"
