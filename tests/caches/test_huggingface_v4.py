@@ -25,7 +25,12 @@ def played(subject: str, fixture: str) -> tuple[Result, str]:
 @pytest.mark.parametrize("subject", [SELECTED, BEAMS], ids=["select", "beams"])
 @pytest.mark.parametrize(
     "fixture",
-    ["one_sequence_in_chunks", "even_batch_in_chunks", "even_batch_in_chunks_ratio_128", "single_row_first_block"],
+    [
+        "one_sequence_in_chunks",
+        "even_batch_in_chunks",
+        "even_batch_in_chunks_ratio_128",
+        "single_row_first_block",
+    ],
 )
 def test_one_sequence_and_equal_rows_are_right_in_any_chunks(subject: str, fixture: str):
     result, said = played(subject, fixture)
@@ -76,7 +81,9 @@ def test_batch_repeat_interleave_repeats_keys_and_no_compressor_row():
     assert "row 2 · read" in said and "out of bounds" in said
 
 
-@pytest.mark.parametrize("fixture", ["chosen_rows_go_on", "chosen_rows_go_on_ratio_128", "doubled_rows_go_on"])
+@pytest.mark.parametrize(
+    "fixture", ["chosen_rows_go_on", "chosen_rows_go_on_ratio_128", "doubled_rows_go_on"]
+)
 def test_reorder_cache_moves_all_of_a_row(fixture: str):
     result, said = played(BEAMS, fixture)
     assert result.word == GREEN, said
