@@ -65,16 +65,20 @@ class Rope:
         return low, high
 
     def rotate(self, x: Tensor, position: Tensor) -> Tensor:
-        """x [N, d], float32 or float64, with its last `width` channels rotated, row n at position[n], int64.
+        """x [*P, ..., d] with its last `width` channels rotated by position [*P], int64.
 
+        P are the leading axes: one position per token serves all its heads. A negative position turns back.
         Angles are formed in float64: a float32 product of a position of 10^6 is off by a twentieth of a turn.
+        The rotation itself runs in float32 or wider.
         """
         if self.width == 0:
             return x
-        angle = position[:, None] * self.frequencies.to(x.device)  # [N, width / 2]
-        cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-        even, odd = x[:, -self.width :: 2], x[:, 1 - self.width :: 2]
+        wide = torch.promote_types(x.dtype, torch.float32)
+        angle = position[..., None] * self.frequencies.to(x.device)  # [*P, width / 2]
+        angle = angle.view(*position.shape, *[1] * (x.dim() - position.dim() - 1), -1)
+        cos, sin = angle.cos().to(wide), angle.sin().to(wide)
+        even, odd = x[..., -self.width :: 2], x[..., 1 - self.width :: 2]
         rotated = x.clone()
-        rotated[:, -self.width :: 2] = even * cos - odd * sin
-        rotated[:, 1 - self.width :: 2] = even * sin + odd * cos
+        rotated[..., -self.width :: 2] = even * cos - odd * sin
+        rotated[..., 1 - self.width :: 2] = even * sin + odd * cos
         return rotated

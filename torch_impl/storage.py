@@ -87,6 +87,19 @@ class RowStorage:
         """The row's completed blocks [live, d]; column j is absolute block j. A view: do not write."""
         return self._comp[row, : self.live_blocks(row)]
 
+    def columns(self) -> Tensor:
+        """comp of all rows side by side, [B, most live blocks, d]. A view, and stale beyond a row's own blocks."""
+        return self._comp[:, : max(map(self.live_blocks, range(self.rows)))]
+
+    def read_blocks(self, block: Tensor) -> Tensor:
+        """Row i's blocks block[i], int64 [B, N], as [B, N, d]; zeros where block is -1. A copy."""
+        rows, capacity, width = self._comp.shape
+        first = torch.arange(rows, device=self.device)[:, None] * capacity
+        flat = (first + block.clamp(min=0)).flatten()
+        # Not a product with a mask: what nobody promises may be anything, and 0 * nan is nan.
+        read = self._comp.view(-1, width).index_select(0, flat).view(rows, -1, width)
+        return read.masked_fill_((block < 0)[..., None], 0)
+
     def tail(self, rows: Sequence[int] | None = None) -> Tensor:
         """The retained payloads [B, W, F] of the batch (or of `rows` alone, in the batch's window).
 

@@ -152,3 +152,21 @@ def test_a_projection_of_one_series_is_that_part_of_the_whole():
         want = torch.cat([hidden @ weight[rows].T, hidden @ gate[rows].T], dim=1)
         torch.testing.assert_close(whole[:, series], want, rtol=0, atol=1e-12)
         torch.testing.assert_close(layer.project(hidden, series), want, rtol=0, atol=1e-12)
+
+
+def test_one_position_turns_all_heads_of_its_token_and_a_negative_one_turns_back():
+    rope = Rope(4)
+    x = torch.randn(2, 3, 5, 8, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    position = torch.tensor([[0, 1, 2], [700, 5, 65536]])
+    turned = rope.rotate(x, position)
+    for row in range(2):
+        for t in range(3):
+            alone = rope.rotate(x[row, t], position[row, t].repeat(5))
+            assert torch.equal(turned[row, t], alone)
+    assert (rope.rotate(turned, -position) - x).abs().max() < 1e-14
+
+
+def test_bfloat16_is_turned_in_float32_and_rounded_once():
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(6)).bfloat16()
+    position = torch.arange(6) * 999
+    assert torch.equal(Rope(4).rotate(x, position), Rope(4).rotate(x.float(), position).bfloat16())

@@ -24,6 +24,7 @@ from torch_impl.compressor import Compressor
 from torch_impl.geometry import Geometry
 from torch_impl.kv_cache import KVSlot, front_align_batch, front_pad_kv_cache
 from torch_impl.kv_ring import KVRing
+from torch_impl.layer import LayerSlots, step
 from torch_impl.masks import Positions
 from torch_impl.refusals import Refusal
 from torch_impl.rope import Rope
@@ -614,6 +615,17 @@ def _(folder):
         lambda: KVRing.assemble(parts),
         parts,
         ("tokens [9, 22], base [3, 16]", "all should be equal", "keep the rows in separate caches"),
+    )
+
+
+@provokes("layer", "advance-shape")
+def _(folder):
+    state = real_rows()
+    slots = LayerSlots(KVRing(5, 16, 2, 8, dtype=torch.float32), state)
+    return Provocation(
+        lambda: step(None, slots, torch.zeros(3, 1, 8)),
+        [state, slots.kv],
+        ("hidden is [3, 1, 8]", "should be [2, T, H]", "pad to the longest"),
     )
 
 

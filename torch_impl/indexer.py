@@ -1,0 +1,54 @@
+"""The lightning indexer: which of its visible blocks a query of a CSA layer attends to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torch_impl.compressor import Compressor
+from torch_impl.rope import Rope
+
+UNREACHED = -1
+
+
+def pick(scores: Tensor, visible: Tensor, k: int) -> Tensor:
+    """The k best visible blocks of each query, best first: int64 [B, T, k], -1 where there are fewer.
+
+    scores  : [B, T, N], any values where a block is not visible
+    visible : bool [B, T, N], each row's own
+    Of equal scores the lower block comes first, on every device: relu makes many scores exactly 0.
+    """
+    ranked = scores.masked_fill(~visible, -torch.inf)
+    best = ranked.sort(dim=-1, descending=True, stable=True).indices[..., :k]
+    picks = best.masked_fill(~visible.gather(-1, best), UNREACHED)
+    return F.pad(picks, (0, k - picks.shape[-1]), value=UNREACHED)
+
+
+class Indexer:
+    """Scores of one CSA layer's blocks, from keys that a compressor of its own makes of the same tokens.
+
+    q_b     : [heads * index_d, q_lora], from the low-rank queries that the attention shares
+    weights : [heads, H]
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], compressor: Compressor, rope: Rope, topk: int) -> None:
+        self.q_b, self.weights = weights["q_b"].detach(), weights["weights"].detach()
+        self.compressor = compressor
+        self.rope = rope
+        self.topk = topk
+
+    def scores(self, hidden: Tensor, residual: Tensor, position: Tensor, keys: Tensor) -> Tensor:
+        """`sum_h w_h relu(q_h . k_b)`: hidden [B, T, H], residual [B, T, q_lora], keys [B, N, index_d] to [B, T, N].
+
+        Queries are rotated at position [B, T], keys were at their blocks'. Scaled by index_d^-1/2 and heads^-1/2.
+        """
+        (rows, columns), (heads, d) = position.shape, (len(self.weights), keys.shape[2])
+        queries = F.linear(residual.flatten(0, 1), self.q_b).view(rows, columns, heads, d)
+        queries = self.rope.rotate(queries, position)
+        weight = F.linear(hidden.flatten(0, 1), self.weights).view(rows, columns, 1, heads)
+        agreement = (queries.flatten(1, 2) @ keys.mT).relu_()  # [B, T * heads, N]
+        scores = weight @ agreement.view(rows, columns, heads, -1)  # [B, T, 1, N]
+        return scores.squeeze(2) * (d * heads) ** -0.5
