@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.rows import schedule as do
-from harness.rows.formats import Format
+from harness.rows.formats import Format, rounded
 from harness.rows.schedule import Fixture, Step
 from harness.rows.subject import Array, Weights
 
@@ -35,6 +35,10 @@ _SILENT, _LOUDER = -1000.0, 1024.0
 # The bits of a significand: of what is pooled, and of the gates as they are projected.
 _POOLED_BITS: dict[Format, int] = {"float64": 53, "float32": 24, "bfloat16": 24}
 _GATE_BITS: dict[Format, int] = {"float64": 53, "float32": 24, "bfloat16": 8}
+# So near to 1 that a block in bfloat16, rounded by up to 2^-9, still says what a window of 128 tokens pooled: it is turned
+# back with its partner's error and divided by channel 0, so the integer is off by at most 64 * 2^-9 * (2 + 1.25 / 0.8).
+_GAMMA = (0.8, 1.25)
+_READABLE_BFLOAT16 = 64
 # Channel c answers question c mod 4. Channel 0 holds +1 for every event: what it became is the norm's factor.
 QUESTIONS = ("who contributed", "in which order", "in which order", "whose gate leads")
 
@@ -110,6 +114,12 @@ def limits(fixture: Fixture) -> Iterator[str]:
             f"squares of pooled values sum to as much as {squares}; in {values.dtype} exact data needs at most {squares_max}: "
             f"narrow values.block_width, {values.block_width}, or the window, {slots} tokens"
         )
+    over = denominator(fixture.ratio, fixture.span)
+    if values.dtype == "bfloat16" and over > _READABLE_BFLOAT16:
+        yield (
+            f"pooled values are integers over {over}; a block in bfloat16 says them over at most {_READABLE_BFLOAT16}: take a "
+            "smaller span * ratio"
+        )
     gates, gates_max = fixture.span * values.hidden_width, 1 << _GATE_BITS[values.dtype]
     gates_max = gates_max if values.dtype == "bfloat16" else gates_max // int(_LOUDER)
     if gates > gates_max:
@@ -133,7 +143,7 @@ def _squares(fixture: Fixture) -> tuple[int, int]:
 
 
 def exact_weights(fixture: Fixture) -> Weights:
-    """Signs as values, silence by position, gates in steps of 1024; gamma in powers of two, equal in a rotated pair."""
+    """Signs as values, silence by position, gates in steps of 1024; a gamma like any other."""
     values, ratio, span = fixture.values, fixture.ratio, fixture.span
     hidden, d = values.hidden_width, values.block_width
     rng = np.random.default_rng([ratio, span, hidden, d])
@@ -151,7 +161,7 @@ def exact_weights(fixture: Fixture) -> Weights:
         wkv=signs.reshape(span * d, hidden),
         wgate=gates.reshape(span * d, hidden),
         bias=bias.reshape(span, ratio, d).transpose(1, 0, 2).reshape(ratio, span * d),
-        gamma=rng.choice([0.5, 1.0, 2.0], -(-d // 2)).repeat(2)[:d],
+        gamma=rounded(rng.uniform(*_GAMMA, d), values.dtype),
         rope_width=values.rope_width,
         dtype=values.dtype,
     )

@@ -245,6 +245,11 @@ REFUSED = [
         "exact data has span * hidden_width = 258 different gates; bfloat16 holds 256 of them: "
         "take a hidden_width of at most 128",
     ),
+    (
+        {"dtype": "bfloat16"},
+        {"ratio": 256, "span": 1},
+        "pooled values are integers over 128; a block in bfloat16 says them over at most 64",
+    ),
     ({"bias": "zero"}, {}, "values.bias is 'zero'; exact data brings its own position bias"),
 ]  # fmt: skip
 
