@@ -75,7 +75,7 @@ class Rope:
             return x
         wide = torch.promote_types(x.dtype, torch.float32)
         angle = position[..., None] * self.frequencies.to(x.device)  # [*P, width / 2]
-        angle = angle.view(*position.shape, *[1] * (x.dim() - position.dim() - 1), -1)
+        angle = angle.view(*position.shape, *[1] * (x.dim() - position.dim() - 1), self.width // 2)
         cos, sin = angle.cos().to(wide), angle.sin().to(wide)
         even, odd = x[..., -self.width :: 2], x[..., 1 - self.width :: 2]
         rotated = x.clone()

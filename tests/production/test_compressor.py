@@ -170,3 +170,7 @@ def test_bfloat16_is_turned_in_float32_and_rounded_once():
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(6)).bfloat16()
     position = torch.arange(6) * 999
     assert torch.equal(Rope(4).rotate(x, position), Rope(4).rotate(x.float(), position).bfloat16())
+
+
+def test_of_no_rows_none_are_turned():
+    assert Rope(4).rotate(torch.zeros(0, 8), torch.zeros(0, dtype=torch.int64)).shape == (0, 8)

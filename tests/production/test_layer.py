@@ -268,7 +268,7 @@ def test_a_sink_takes_mass_and_gives_nothing_back():
 def test_hidden_states_of_another_batch_are_refused_before_anything_is_computed():
     math = TokenMath("hca")
     slots = LayerSlots.open(math, 2, WINDOW, MARGIN)
-    for shape in ((3, 1, 1), (2, 1)):
+    for shape in ((3, 1, 1), (2, 1), (2, 0, 1)):
         with pytest.raises(Refusal) as refused:
             step(math, slots, torch.ones(shape, dtype=torch.int64))
         assert refused.value.kind == "advance-shape"
