@@ -83,7 +83,7 @@ class Attention:
     def _logits(self, scores: Tensor, keep: Tensor) -> Tensor:
         """scores [B, T * heads, N] to logits [B, T, heads, N], in float32 or wider."""
         wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-        logits = wide.unflatten(1, (keep.shape[1], -1)) * self.config.d**-0.5
+        logits = wide.unflatten(1, (keep.shape[1], self.config.heads)) * self.config.d**-0.5
         return logits.masked_fill(~keep[:, :, None], -torch.inf)
 
     def output(self, read: Tensor, position: Tensor) -> Tensor:
@@ -91,18 +91,15 @@ class Attention:
 
         A value arrives turned by its own position. Turned back by the query's, it says how far apart they are.
         """
-        rows, columns = position.shape
         turned = self.rope.rotate(read, -position)
-        grouped = turned.reshape(rows * columns, self.groups, -1).transpose(
-            0, 1
-        )  # [groups, B * T, heads * d / groups]
-        low = (grouped @ self.o_a.mT).transpose(0, 1).reshape(rows, columns, -1)  # [B, T, groups * o_lora]
-        return linear(low, self.o_b)
+        grouped = turned.flatten(2).unflatten(2, (self.groups, -1))  # [B, T, groups, heads * d / groups]
+        low = grouped.flatten(0, 1).transpose(0, 1) @ self.o_a.mT  # [groups, B * T, o_lora]
+        return linear(low.transpose(0, 1).flatten(1).unflatten(0, position.shape), self.o_b)
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """x [B, T, in] to [B, T, out], as one product of contiguous 2-D rows: a 3-D slice would take a slow path."""
-    return F.linear(x.reshape(-1, x.shape[2]), weight).view(*x.shape[:2], -1)
+    return F.linear(x.flatten(0, 1), weight).unflatten(0, x.shape[:2])
 
 
 def under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

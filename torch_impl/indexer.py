@@ -45,10 +45,10 @@ class Indexer:
 
         Queries are rotated at position [B, T], keys were at their blocks'. Scaled by index_d^-1/2 and heads^-1/2.
         """
-        (rows, columns), (heads, d) = position.shape, (len(self.weights), keys.shape[2])
-        queries = F.linear(residual.flatten(0, 1), self.q_b).view(rows, columns, heads, d)
+        heads, d = len(self.weights), keys.shape[2]
+        queries = F.linear(residual.flatten(0, 1), self.q_b).view(*position.shape, heads, d)
         queries = self.rope.rotate(queries, position)
-        weight = F.linear(hidden.flatten(0, 1), self.weights).view(rows, columns, 1, heads)
+        weight = F.linear(hidden.flatten(0, 1), self.weights).view(*position.shape, 1, heads)
         agreement = (queries.flatten(1, 2) @ keys.mT).relu_()  # [B, T * heads, N]
-        scores = weight @ agreement.view(rows, columns, heads, -1)  # [B, T, 1, N]
+        scores = weight @ agreement.view(*position.shape, heads, keys.shape[1])  # [B, T, 1, N]
         return scores.squeeze(2) * (d * heads) ** -0.5

@@ -126,10 +126,10 @@ def step(
     mask: a caller's keep-mask over the raw columns, or over raw columns and blocks (`masks.compose_branches`).
     Raises AdvanceRefused and MaskRefused before a slot is touched.
     """
-    if hidden.dim() != 3 or hidden.shape[0] != slots.kv.rows or not hidden.shape[1]:
+    if hidden.dim() != 3 or hidden.shape[0] != slots.kv.rows:
         raise AdvanceRefused(
-            f"hidden is {list(hidden.shape)}; it should be [{slots.kv.rows}, T, H] with T >= 1: one right-padded block "
-            "of new tokens per row; pad to the longest",
+            f"hidden is {list(hidden.shape)}; it should be [{slots.kv.rows}, T, H]: one right-padded block of new "
+            "tokens per row; pad to the longest",
             "advance-shape",
         )
     positions = Positions.of(slots.kv.tokens, n_new, hidden.shape[1])

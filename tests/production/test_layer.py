@@ -265,10 +265,20 @@ def test_a_sink_takes_mass_and_gives_nothing_back():
     assert near(read, np.full((1, 1, 4, 16), 0.5 * np.exp(-40) / (1 + np.exp(-40))))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_of_no_columns_changes_nothing(kind):
+    math, _ = layer(kind)
+    slots = LayerSlots.open(math, 2, WINDOW, MARGIN)
+    step(math, slots, torch.ones(2, 50, CONFIG.hidden_width, dtype=torch.float64))
+    found = step(math, slots, torch.ones(2, 0, CONFIG.hidden_width, dtype=torch.float64))
+    assert found.shape == (2, 0, CONFIG.hidden_width)
+    assert {tuple(slot.tokens) for _, slot in slots.named()} == {(50, 50)}
+
+
 def test_hidden_states_of_another_batch_are_refused_before_anything_is_computed():
     math = TokenMath("hca")
     slots = LayerSlots.open(math, 2, WINDOW, MARGIN)
-    for shape in ((3, 1, 1), (2, 1), (2, 0, 1)):
+    for shape in ((3, 1, 1), (2, 1)):
         with pytest.raises(Refusal) as refused:
             step(math, slots, torch.ones(shape, dtype=torch.int64))
         assert refused.value.kind == "advance-shape"
