@@ -72,6 +72,12 @@ class MaskRefused(Refusal):
     kind = "mask"
 
 
+class RowInvarianceRefused(Refusal):
+    """This machine does not give a row the same bytes wherever it stands."""
+
+    kind = "invariance"
+
+
 class InvariantBroken(Exception):
     """The state contradicts its own rules: a fault of this package, never of the caller.
 

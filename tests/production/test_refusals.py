@@ -7,7 +7,8 @@ nobody provokes here is red.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,8 +77,8 @@ def real_rows(dtype: torch.dtype = torch.float32, **settings) -> XsRolling:
     wkv, wgate, bias, norm = (
         torch.randn(*shape, generator=generator) for shape in ((16, 8), (16, 8), (4, 16), (8,))
     )
-    rope = settings.pop("rope", Rope(4))
-    compressor = Compressor(wkv.to(dtype), wgate.to(dtype), bias, norm, rope)
+    rope, invariant = settings.pop("rope", Rope(4)), settings.pop("row_invariant", False)
+    compressor = Compressor(wkv.to(dtype), wgate.to(dtype), bias, norm, rope, row_invariant=invariant)
     cache = XsRolling(compressor, Geometry(4, 2), 2, **settings)
     cache.advance(torch.randn(2, 30, 8, generator=generator).to(dtype), [30, 17])
     return cache
@@ -471,6 +472,51 @@ def _(folder):
 def _(folder):
     words = ("theta=10000.0", "theta=160000.0", "restore into")
     return restoring(folder, real_rows(), words, rope=Rope(4, 10000.0))
+
+
+@provokes("snapshot", "restore-row-invariant")
+def _(folder):
+    words = ("has row_invariant 'False'", "should have 'True'", "restore into")
+    return restoring(folder, real_rows(row_invariant=True), words)
+
+
+@provokes("compressor", "invariance-machine")
+def _(folder):
+    def act():
+        with machine_that_rounds_by_place():
+            real_rows(row_invariant=True)
+
+    return Provocation(act, [], ("in place 1", "should have the same bytes", "leave row_invariant off"))
+
+
+@provokes("compressor", "invariance-threads")
+def _(folder):
+    cache, threads = real_rows(row_invariant=True), torch.get_num_threads()
+
+    def act():
+        torch.set_num_threads(threads + 1)
+        try:
+            cache.advance(torch.ones(2, 5, 8))
+        finally:
+            torch.set_num_threads(threads)
+
+    words = (f"runs on {threads + 1} threads", "both should be equal", "before the compressor is built")
+    return Provocation(act, [cache], words)
+
+
+@contextmanager
+def machine_that_rounds_by_place() -> Iterator[None]:
+    """Products whose second row is rounded the other way."""
+    product = Compressor.product
+
+    def rounds_by_place(self: Compressor, tile: torch.Tensor, series: int) -> torch.Tensor:
+        right = product(self, tile, series)
+        right[1] = right[1].nextafter(right[1] + 1)
+        return right
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Compressor, "product", rounds_by_place)
+        yield
 
 
 @provokes("kv_cache", "align-too-short")
