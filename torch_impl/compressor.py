@@ -104,9 +104,9 @@ class Compressor:
         projected = F.linear(hidden, self.weight.flatten(0, 1)).to(self.payload_dtype)
         return projected.view(-1, self.span, self.series_width)
 
-    def product(self, tile: Tensor, series: int) -> Tensor:
-        """One series of tile [invariance.ROWS, H] in the model dtype: the one product that row-invariant rows meet."""
-        return F.linear(tile, self.weight[series])
+    def product(self, tile: Tensor, weight: Tensor) -> Tensor:
+        """tile [invariance.ROWS, H] by weight [2 * d, H] in the model dtype: the one product row-invariant rows meet."""
+        return F.linear(tile, weight)
 
     def _project_in_tiles(self, hidden: Tensor, series: int) -> Tensor:
         """One series of hidden [N, H] in products of one shape, the last filled with zeros: [N, 2 * d].
@@ -123,7 +123,7 @@ class Compressor:
         # Memory of our own: where the caller's rows lie may not matter either.
         rows = hidden.new_zeros(tiles * invariance.ROWS, self.hidden_width)
         rows[: len(hidden)] = hidden
-        products = [self.product(tile, series) for tile in rows.split(invariance.ROWS)]
+        products = [self.product(tile, self.weight[series]) for tile in rows.split(invariance.ROWS)]
         return torch.cat(products)[: len(hidden)].to(self.payload_dtype)
 
     def pool(self, windows: Tensor, block: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ class RowArithmetic(Protocol):
     weight: Tensor
     payload_dtype: torch.dtype
 
-    def product(self, tile: Tensor, series: int) -> Tensor: ...
+    def product(self, tile: Tensor, weight: Tensor) -> Tensor: ...
 
     def pool(self, windows: Tensor, block: Tensor) -> Tensor: ...
 
@@ -59,17 +59,29 @@ def same_bytes(one: Tensor, other: Tensor) -> bool:
 
 def _products(compressor: RowArithmetic) -> Iterator[tuple[str, str, Tensor]]:
     """One row as every row of a product, alone in it and among others: (what, where, its result)."""
-    weight = compressor.weight
-    drawn = _drawn(ROWS + 1, compressor.hidden_width).to(weight.device, weight.dtype)
-    row, others = drawn[0], drawn[1:]
-    kind = f"a row of a product [{ROWS}, {weight.shape[2]}] x [{weight.shape[2]}, {weight.shape[1]}] in {weight.dtype}"
-    for series in range(compressor.span):
-        for place in range(ROWS):
-            for company, neighbours in (("alone", torch.zeros_like(others)), ("among others", others)):
-                tile = neighbours.clone()
-                tile[place] = row
-                where = f"in place {place} {company}"
-                yield f"{kind}, series {series}", where, compressor.product(tile, series)[place]
+    like = compressor.weight
+    row, weight = (part.to(like.device, like.dtype) for part in _cancelling(*like.shape[1:]))
+    others = _drawn(ROWS, len(row)).to(like.device, like.dtype)
+    what = f"a row of a product [{ROWS}, {len(row)}] x [{len(row)}, {len(weight)}] in {like.dtype}"
+    for place in range(ROWS):
+        for company, neighbours in (("alone", torch.zeros_like(others)), ("among others", others)):
+            tile = neighbours.clone()
+            tile[place] = row
+            yield what, f"in place {place} {company}", compressor.product(tile, weight)[place]
+
+
+def _cancelling(width: int, hidden: int) -> tuple[Tensor, Tensor]:
+    """A row [hidden] and a weight [width, hidden] whose every product is 0, but for the rounding of its sum.
+
+    Of ordinary sums in bfloat16, one in some thousands tells in which order it was formed; of these, each does.
+    """
+    half = hidden // 2
+    drawn = _drawn(1 + width, half)
+    pairs = torch.cat([drawn, drawn], dim=1)
+    pairs[1:, half:] *= -1
+    order = torch.randperm(2 * half, generator=torch.Generator().manual_seed(12))
+    pairs = torch.nn.functional.pad(pairs[:, order], (0, hidden - 2 * half))
+    return pairs[0], pairs[1:]
 
 
 def _blocks(compressor: RowArithmetic) -> Iterator[tuple[str, str, Tensor]]:

@@ -47,18 +47,22 @@ class Layer:
         )
 
     def machine_keeps_bytes(self) -> bool:
-        """In a product of ROWS rows, every row of equal numbers has equal bytes: asked without production."""
-        weight = self.random(2 * self.head, self.hidden, seed=6).to(self.dtype)
-        row, others = (
-            self.random(1, self.hidden).to(self.dtype),
-            self.random(ROWS, self.hidden).to(self.dtype),
-        )
-        found = []
+        """In a product of ROWS rows, equal rows have equal bytes in all places: asked without production.
+
+        All true sums are 0, so that what is left of them is their rounding.
+        """
+        half = self.hidden // 2
+        twice = torch.randperm(2 * half, generator=torch.Generator().manual_seed(9))
+        row = torch.zeros(self.hidden, dtype=self.dtype)
+        weight = torch.zeros(2 * self.head, self.hidden, dtype=self.dtype)
+        row[twice] = self.random(half, seed=7).repeat(2).to(self.dtype)
+        weight[:, twice] = (self.random(2 * self.head, half, seed=8).repeat(1, 2)).to(self.dtype)
+        weight[:, twice[half:]] *= -1
+        found = list(F.linear(row.repeat(ROWS, 1), weight))
         for place in range(ROWS):
-            tile = others.clone()
+            tile = self.random(ROWS, self.hidden).to(self.dtype)
             tile[place] = row
             found.append(F.linear(tile, weight)[place])
-        found += list(F.linear(row.repeat(ROWS, 1), weight))
         return all(same_bytes(one, found[0]) for one in found)
 
     def refused(self) -> bool:
@@ -241,8 +245,8 @@ def test_the_mode_is_within_rounding_of_plain_arithmetic(layer):
 def test_a_machine_whose_products_depend_on_the_place_is_found_out(place, monkeypatch):
     product = Compressor.product
 
-    def rounds_by_place(self: Compressor, tile: Tensor, series: int) -> Tensor:
-        right = product(self, tile, series)
+    def rounds_by_place(self: Compressor, tile: Tensor, weight: Tensor) -> Tensor:
+        right = product(self, tile, weight)
         right[place, 0] = right[place, 0].nextafter(right[place, 0] + 1)
         return right
 
@@ -254,8 +258,8 @@ def test_a_machine_whose_products_depend_on_the_place_is_found_out(place, monkey
 def test_a_machine_whose_products_depend_on_the_neighbours_is_found_out(monkeypatch):
     product = Compressor.product
 
-    def rounds_by_company(self: Compressor, tile: Tensor, series: int) -> Tensor:
-        right = product(self, tile, series)
+    def rounds_by_company(self: Compressor, tile: Tensor, weight: Tensor) -> Tensor:
+        right = product(self, tile, weight)
         return right + torch.finfo(right.dtype).eps * tile.abs().sum().sign() * (tile.abs().sum() > 1000)
 
     monkeypatch.setattr(Compressor, "product", rounds_by_company)
@@ -279,8 +283,8 @@ def test_a_machine_whose_products_depend_on_the_number_of_threads_is_found_out_a
 ):
     product, in_force = Compressor.product, torch.get_num_threads()
 
-    def rounds_by_threads(self: Compressor, tile: Tensor, series: int) -> Tensor:
-        return product(self, tile, series) * (1 + 1e-6 * (torch.get_num_threads() == in_force + 2))
+    def rounds_by_threads(self: Compressor, tile: Tensor, weight: Tensor) -> Tensor:
+        return product(self, tile, weight) * (1 + 1e-6 * (torch.get_num_threads() == in_force + 2))
 
     monkeypatch.setattr(Compressor, "product", rounds_by_threads)
     layer = Layer(4, 2, torch.float32)

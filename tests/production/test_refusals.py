@@ -509,8 +509,8 @@ def machine_that_rounds_by_place() -> Iterator[None]:
     """Products whose second row is rounded the other way."""
     product = Compressor.product
 
-    def rounds_by_place(self: Compressor, tile: torch.Tensor, series: int) -> torch.Tensor:
-        right = product(self, tile, series)
+    def rounds_by_place(self: Compressor, tile: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        right = product(self, tile, weight)
         right[1] = right[1].nextafter(right[1] + 1)
         return right
 
