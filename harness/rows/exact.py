@@ -11,10 +11,11 @@ Every sum of weights is a power of two. With S slots a pooled value is an intege
 sum over the channels, as long as it fits the significand: `limits` says when. After the norm each value is rounded
 by itself, in a batch as alone.
 
-What `prove` proves: any one token of any window replaced by any other event changes the pooled value (only one term
-of each sum changes, and no two events share their signs); so do any two tokens of a window exchanged (their slots
-differ in some bit, and within that bit's channels no two events share their signs). Three or more wrong tokens
-could cancel out: the token form of a play compares ids and knows no such case.
+What `prove` proves: one or two wrong tokens of a window, whatever events of the play stand in their place, change the
+pooled value. No two events share their signs, and no two pairs of events share the sums of theirs, so who contributed
+changes; unless the two were exchanged: then their slots differ in some bit, and within that bit's channels no two
+events share their signs. Three or more wrong tokens could cancel out by accident, and in a gate alone nothing is
+proved: the token form of a play compares ids and knows no such case.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ class Proof:
     def __str__(self) -> str:
         return (
             f"{self.events} events in {self.hidden_width} channels, squares sum to at most {self.squares} of "
-            f"{self.squares_max}; "
-            f"one wrong token shows among {self.who} channels, two exchanged tokens among those of one of {self.orders} orders"
+            f"{self.squares_max}; one or two wrong tokens show in who contributed ({self.who} channels) or in which order "
+            f"({self.orders} bits of the slot)"
         )
 
 
@@ -192,19 +193,44 @@ def prove(fixture: Fixture) -> Proof:
 
 
 def _alike(fixture: Fixture, weights: Weights) -> Iterator[str]:
-    """Where two events have the same signs, which no pooled value could tell apart."""
-    d, hidden = fixture.values.block_width, fixture.values.hidden_width
+    """Which events, or sums of two events, have the same signs, so that a pooled value might not tell them apart."""
+    d, hidden, events = fixture.values.block_width, fixture.values.hidden_width, events_fed(fixture)
     groups = {"who contributed": _channels(d, "who contributed")}
     for bit, channels in enumerate(_orders(fixture.ratio, fixture.span, d)):
         groups[f"in which order, bit {bit} of the slot"] = channels
-    for series, signs in enumerate(weights.wkv.reshape(fixture.span, d, hidden)):
+    widen = f"widen values.block_width, {d}"
+    fed = weights.wkv.reshape(fixture.span, d, hidden)[:, :, :events] > 0
+    shared = False
+    for series, signs in enumerate(fed):
         for name, channels in groups.items():
-            different = len({column.tobytes() for column in np.packbits(signs[channels] > 0, axis=0).T})
-            if different < hidden:
+            different = len({column.tobytes() for column in np.packbits(signs[channels], axis=0).T})
+            if different < events:
+                shared = True
                 yield (
-                    f"series {series} has {different} different signs for {hidden} events in the {len(channels)} channels that "
-                    f"say {name}; each event should have its own: widen values.block_width, {d}, or lower values.hidden_width"
+                    f"series {series} has {different} different signs for {events} events in the {len(channels)} channels that "
+                    f"say {name}; each event should have its own: {widen}"
                 )
+    who = groups["who contributed"]
+    if not shared and not all(_sums_differ(one[who], other[who]) for one, other in _pairs_of_series(fed)):
+        yield (
+            f"two pairs of the {events} events have the same sums of signs in the {len(who)} channels that say who "
+            f"contributed; each pair should have its own: {widen}"
+        )
+
+
+def _pairs_of_series(signs: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
+    return ((one, other) for place, one in enumerate(signs) for other in signs[place:])
+
+
+def _sums_differ(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> bool:
+    """Whether every sum of an event's signs [channels, events] in `one` and an event's in `other` occurs once.
+
+    Sums are compared by a linear hash: different hashes prove different sums.
+    """
+    key = np.random.default_rng(0).integers(1 << 64, size=len(one), dtype=np.uint64)
+    hashes = np.add.outer(key @ one.astype(np.uint64), key @ other.astype(np.uint64))
+    sums = hashes[np.triu_indices(len(hashes))] if np.array_equal(one, other) else hashes.ravel()
+    return len(np.unique(sums)) == len(sums)
 
 
 def numerators(before_norm: Array, ratio: int, span: int) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 import torch
 
 from harness import identity
+from harness.rows import exact
 from harness.rows.calibration import require_told_apart
-from harness.rows.defaults import PLANS, SUBJECT
+from harness.rows.defaults import PLANS, RETAINS, SUBJECT
 from harness.rows.exact import QUESTIONS, Proof, denominator, exact_weights, numerators
 from harness.rows.fixture import FixtureError, default_folder, dump, from_mapping, load_folder
 from harness.rows.formats import Format
@@ -29,11 +31,12 @@ from torch_impl.step import RowSteps
 EXACT = {name: each for name, each in load_folder(default_folder()).items() if each.values.data == "exact"}
 SMALL = Values("float32", hidden_width=32, block_width=128, data="exact")
 STEPS = (Prefill((7, 3)), Advance((1, 2)), Rollback(0, 2), Advance((2, 3)))
+EVENTS = 18  # that STEPS feed
 FORMATS: tuple[Format, ...] = ("float64", "float32", "bfloat16")
 
 
 def small(**values: object) -> Fixture:
-    """Two CSA rows, 18 events in 32 channels."""
+    """Two CSA rows, EVENTS events in 32 channels."""
     return Fixture(
         "small", "Nothing.", 4, 2, STEPS, facts=("draft_replaced",), values=replace(SMALL, **values)
     )  # type: ignore[arg-type]
@@ -60,22 +63,34 @@ def swapped(events: list[int], one: int, other: int) -> list[int]:
 @pytest.mark.parametrize("block", [0, 1])
 def test_any_token_of_a_block_replaced_by_any_other_event_is_seen(block: int) -> None:
     reference = layer(exact_weights(small()), 4, 2)
-    events = list(np.random.default_rng(0).permutation(32)[:8])
+    events = list(np.random.default_rng(0).permutation(EVENTS)[:8])
     right = pooled(reference, events, block)
     tried = 0
     for slot in range(4 * (block + 1)):
-        for event in range(32):
+        for event in range(EVENTS):
             if event != events[slot]:
                 wrong = pooled(reference, [*events[:slot], event, *events[slot + 1 :]], block)
                 who = [c for c in range(128) if QUESTIONS[c % 4] == "who contributed"]
                 assert (wrong[who] != right[who]).any()
                 tried += 1
-    assert tried == 4 * (block + 1) * 31
+    assert tried == 4 * (block + 1) * (EVENTS - 1)
+
+
+def test_any_two_tokens_of_a_block_replaced_by_any_two_events_are_seen() -> None:
+    reference = layer(exact_weights(small()), 4, 2)
+    events = list(np.random.default_rng(3).permutation(EVENTS)[:8])
+    kv, z = reference.project(np.eye(32))
+    right = reference.pool(kv[events], z[events], 1)
+    for one, other in itertools.combinations(range(8), 2):
+        for pair in itertools.product(range(EVENTS), repeat=2):
+            wrong = list(events)
+            wrong[one], wrong[other] = pair
+            assert wrong == events or (reference.pool(kv[wrong], z[wrong], 1) != right).any()
 
 
 def test_any_two_tokens_of_a_block_exchanged_are_seen_by_order_and_by_nothing_else() -> None:
     reference = layer(exact_weights(small()), 4, 2)
-    events = list(np.random.default_rng(1).permutation(32)[:8])
+    events = list(np.random.default_rng(1).permutation(EVENTS)[:8])
     right = pooled(reference, events, 1)
     order = np.array([QUESTIONS[c % 4] == "in which order" for c in range(128)])
     for one in range(8):
@@ -272,7 +287,7 @@ def test_events_that_share_their_signs_are_refused_by_name(
     with pytest.raises(FixtureError) as refused:
         require_told_apart(narrow, oracle)
     problems = list(refused.value.problems)
-    assert any("for 32 events in the 8 channels that say who contributed" in each for each in problems)
+    assert any("for 18 events in the 8 channels that say who contributed" in each for each in problems)
     assert any("bit 2 of the slot; each event should have its own: widen" in each for each in problems)
     (tmp_path / "small.toml").write_text(dump(narrow))
     monkeypatch.setattr("sys.argv", ["identity", "--fixtures", str(tmp_path)])
@@ -280,13 +295,49 @@ def test_events_that_share_their_signs_are_refused_by_name(
         identity.main()
     assert ended.value.code == 2
     said = capsys.readouterr().err
-    assert "a fixture is not calibrated" in said and "different signs for 32 events" in said
+    assert "a fixture is not calibrated" in said and "different signs for 18 events" in said
+
+
+def test_two_pairs_of_events_that_share_the_sums_of_their_signs_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given, weights = small(), exact_weights(small())
+    signs = weights.wkv.reshape(2, 128, 32)
+    signs[1, :, 3] = np.where(np.arange(128) % 4 == 0, signs[1, :, 0], signs[1, :, 3])
+    who = np.arange(4, 128, 4)
+    signs[1, who[0], 0], signs[1, who[0], 3] = 1, -1  # events 0 and 3 differ in one channel,
+    signs[1, who, 4] = signs[1, who, 5]
+    signs[1, who[0], 4], signs[1, who[0], 5] = -1, 1  # and 4 and 5 in the same one, the other way
+    monkeypatch.setattr(exact, "exact_weights", lambda fixture: weights)
+    with pytest.raises(FixtureError) as refused:
+        require_told_apart(given, oracle)
+    assert refused.value.problems == [
+        "small: two pairs of the 18 events have the same sums of signs in the 32 channels that say who contributed; "
+        "each pair should have its own: widen values.block_width, 128"
+    ]
+
+
+@pytest.mark.parametrize("retain", RETAINS)
+def test_uniform_rows_have_the_same_bytes_on_every_path_and_plan(retain: str) -> None:
+    """Per-row state on, off, and the ragged path forced; rows grouped by window, or all gathered."""
+    weights = exact_weights(EXACT["exact_csa_float32"])
+    xs = np.eye(128).reshape(4, 32, 128)
+    memories = []
+    for plan in PLANS:
+        for path in ({}, {"per_row_state": False}, {"always_ragged": True}):
+            batch = load(SUBJECT).open(Setup(4, 2, 16, weights, {"retain": retain, "plan": plan}, **path), 4)
+            batch.advance(xs[:, :6], [6] * 4)
+            batch.advance(xs[:, 6:13], [7] * 4)
+            batch.rollback_rows([3] * 4)
+            batch.advance(xs[:, 13:31], [18] * 4)
+            memories.append({name: part.tobytes() for name, part in batch.memory().items()})
+    assert len(memories) == 6 and all(memory == memories[0] for memory in memories)
 
 
 def test_the_proof_is_printed_as_a_sentence() -> None:
     assert str(require_told_apart(small(), oracle)) == (
-        "18 events in 32 channels, squares sum to at most 2048 of 16777216; one wrong token shows among 32 channels, "
-        "two exchanged tokens among those of one of 3 orders"
+        "18 events in 32 channels, squares sum to at most 2048 of 16777216; one or two wrong tokens show in "
+        "who contributed (32 channels) or in which order (3 bits of the slot)"
     )
 
 
