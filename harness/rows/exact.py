@@ -43,6 +43,13 @@ _READABLE_BFLOAT16 = 64
 # Channel c answers question c mod 4. Channel 0 holds +1 for every event: what it became is the norm's factor.
 QUESTIONS = ("who contributed", "in which order", "in which order", "whose gate leads")
 
+# What the first of these questions that is answered differently says of a block.
+_MEANS = {
+    "who contributed": "other tokens contributed, or with other weights",
+    "in which order": "the same tokens contributed, at other slots or with another position bias",
+    "whose gate leads": "the same tokens contributed, at the same slots, with other gates",
+}
+
 
 class OneHotStream:
     """Event number k as the k-th unit vector [H], in float64; events are numbered as they are first fed."""
@@ -249,11 +256,14 @@ def told(found: Array, right: Array, over: int, names: tuple[str, str]) -> Itera
     if not off.any():
         yield "the pooled values are the same: what differs is the norm or the rotation"
         return
-    places = np.flatnonzero(off)
-    counts = []
+    counts = {}
     for question in dict.fromkeys(QUESTIONS):
         channels = _channels(len(found), question)
-        counts.append(f"{question} {int(off[channels].sum())} of {len(channels)}")
-    yield f"pooled values differ in these channels: {', '.join(counts)}"
-    first = int(places[0])
+        counts[question] = f"{int(off[channels].sum())} of {len(channels)}"
+    answered = next(question for question, count in counts.items() if not count.startswith("0 "))
+    yield (
+        f"{_MEANS[answered]}; channels that differ: "
+        f"{', '.join(f'{question} {count}' for question, count in counts.items())}"
+    )
+    first = int(np.flatnonzero(off)[0])
     yield f"channel {first} pooled {found[first]:g}/{over} in {names[0]}, {right[first]:g}/{over} in {names[1]}"

@@ -230,6 +230,8 @@ def _by_how_much(used: Array, right: _Right) -> str:
         return "in some bit; on exact data none may"
     if not (used > 1).any():
         return "in what they pooled, though no value leaves its bound"
+    if np.isinf(used).any():
+        return "by more than their bound, the worst where nothing may be rounded or nothing finite is held"
     return f"by more than their bound, the worst by {used.max():.3g} times it"
 
 

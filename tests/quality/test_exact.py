@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,7 +201,7 @@ def test_a_row_mixed_up_with_its_neighbour_is_seen_and_says_who(monkeypatch: pyt
     assert {mismatch.row for mismatch in found} == {0, 1}
     said = "\n".join(found[0].said)
     assert "differ in some bit; on exact data none may" in said
-    assert "pooled values differ in these channels: who contributed " in said
+    assert "other tokens contributed, or with other weights; channels that differ: who contributed " in said
     assert "wrong token: first wrong cell: block" in said
 
 
@@ -221,6 +222,41 @@ def test_a_stale_draft_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = played(small())
     assert {m.row for m in trace.of("tail.values")} == {0}
     assert {m.row for m in trace.of("comp.values")} == {0}
+
+
+def changed_windows(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[torch.Tensor], torch.Tensor]
+) -> list[str]:
+    """What is said when every window [N, span, ratio, 2 * d] is changed before it is pooled."""
+    pool = Compressor._pool
+    monkeypatch.setattr(
+        Compressor, "_pool", lambda self, windows, block: pool(self, change(windows.clone()), block)
+    )
+    trace = played(small())
+    assert not trace.of("comp.values")  # the batch and each row alone are wrong in the same way
+    return [line for mismatch in trace.of("comp.values@reference") for line in mismatch.said]
+
+
+def test_two_tokens_exchanged_in_every_window_are_said_to_be_the_same_at_other_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = changed_windows(monkeypatch, lambda windows: windows[:, :, [1, 0, 2, 3]])
+    told = [line for line in said if "channels that differ" in line]
+    assert told and all(line.startswith("the same tokens contributed, at other slots") for line in told)
+    assert all("who contributed 0 of 32, in which order " in line for line in told)
+
+
+def test_gates_of_another_token_are_said_to_be_gates(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gates_moved(windows: torch.Tensor) -> torch.Tensor:
+        windows[..., 128:] = windows[..., 128:].roll(1, 2)
+        return windows
+
+    said = changed_windows(monkeypatch, gates_moved)
+    told = [line for line in said if "channels that differ" in line]
+    assert told and all(
+        line.startswith("the same tokens contributed, at the same slots, with other gates") for line in told
+    )
+    assert all("who contributed 0 of 32, in which order 0 of 64, whose gate" in line for line in told)
 
 
 def an_ulp_off_in_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
