@@ -114,7 +114,7 @@ def test_every_token_of_a_block_has_a_gate_that_counts() -> None:
     """In some channel it leads, so a block would be another if its gate were lost."""
     reference = layer(exact_weights(EXACT["exact_csa_float32"]), 4, 2)
     events = list(range(8))
-    kv, z = reference.project(np.eye(128)[events])
+    kv, z = reference.project(np.eye(reference.hidden_width)[events])
     right = reference.pool(kv, z, 1)
     for token in range(8):
         silent = z.copy()
@@ -164,7 +164,7 @@ def blocks(fixture: Fixture, rows: list[int], plan: str, threads: int) -> list[b
         batch = implementation.open(
             Setup(4, 2, 16, weights, {"retain": "projected", "plan": plan}), len(rows)
         )
-        xs = np.stack([np.eye(128)[row * 8 : row * 8 + 8] for row in rows])
+        xs = np.stack([np.eye(fixture.values.hidden_width)[row * 8 : row * 8 + 8] for row in rows])
         batch.advance(xs[:, :5], [5] * len(rows))
         batch.advance(xs[:, 5:], [3] * len(rows))
         return [
@@ -357,7 +357,7 @@ def test_two_pairs_of_events_that_share_the_sums_of_their_signs_are_refused(
 def test_uniform_rows_have_the_same_bytes_on_every_path_and_plan(retain: str) -> None:
     """Per-row state on, off, and the ragged path forced; rows grouped by window, or all gathered."""
     weights = exact_weights(EXACT["exact_csa_float32"])
-    xs = np.eye(128).reshape(4, 32, 128)
+    xs = np.eye(weights.wkv.shape[1])[:128].reshape(4, 32, -1)
     memories = []
     for plan in PLANS:
         for path in ({}, {"per_row_state": False}, {"always_ragged": True}):
