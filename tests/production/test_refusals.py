@@ -16,17 +16,21 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from small_models import MARGIN, models
 
 import torch_impl
 from harness.subjects.token_compressor import TokenCompressor
 from torch_impl import masks, refusals
 from torch_impl import snapshot as snapshots
+from torch_impl.cache import Cache
 from torch_impl.compressor import Compressor
 from torch_impl.geometry import Geometry
 from torch_impl.kv_cache import KVSlot, front_align_batch, front_pad_kv_cache
 from torch_impl.kv_ring import KVRing
 from torch_impl.layer import LayerSlots, step
 from torch_impl.masks import Positions
+from torch_impl.model import Model
+from torch_impl.mtp import PerSequence, verify
 from torch_impl.refusals import Refusal
 from torch_impl.rope import Rope
 from torch_impl.xs_rolling import XsRolling, reconcile_xs_bases
@@ -672,6 +676,86 @@ def _(folder):
         lambda: step(None, slots, torch.zeros(3, 1, 8)),
         [state, slots.kv],
         ("hidden is [3, 1, 8]", "should be [2, T, H]", "pad to the longest"),
+    )
+
+
+def small(rows: int = 2, **sizes) -> tuple[Model, Cache, list[XsRolling | KVRing]]:
+    """A small model, a cache in which every row has consumed 9 tokens, and all its slots."""
+    settings = {key: sizes.pop(key) for key in ("per_row_state",) if key in sizes}
+    model, _ = models(0, **sizes)
+    cache = model.cache(rows, MARGIN, **settings)
+    model.forward(torch.ones(rows, 9, dtype=torch.int64), cache)
+    return model, cache, [slot for _, slot in cache.slots()]
+
+
+@provokes("cache", "advance-counts")
+def _(folder):
+    model, cache, slots = small()
+    return Provocation(
+        lambda: model.forward(torch.ones(2, 2, dtype=torch.int64), cache, [1, 3]),
+        slots,
+        ("n_new is [1, 3]", "2 counts in 0..2", "count each row's own new tokens"),
+    )
+
+
+@provokes("cache", "advance-ragged")
+def _(folder):
+    model, cache, slots = small(per_row_state=False)
+    return Provocation(
+        lambda: model.forward(torch.ones(2, 2, dtype=torch.int64), cache, [1, 2]),
+        slots,
+        ("in layers.0.kv rows stand at tokens [9, 9]", "all should be equal", "turn it on"),
+    )
+
+
+@provokes("cache", "assemble-empty")
+def _(folder):
+    return Provocation(
+        lambda: Cache.assemble([]),
+        [],
+        ("no cache was given", "should be at least one", "pass the caches of all rows"),
+    )
+
+
+@provokes("cache", "assemble-slots")
+def _(folder):
+    _, cache, slots = small()
+    _, other, others = small(schedule=("csa", "hca"))
+    return Provocation(
+        lambda: Cache.assemble([cache, other]),
+        slots + others,
+        ("cache 1 has 5 slots, the last layers.0.indexer", "should have those of cache 0, 9", "one model"),
+    )
+
+
+@provokes("model", "advance-shape")
+def _(folder):
+    model, cache, slots = small()
+    return Provocation(
+        lambda: model.forward(torch.ones(3, 1, dtype=torch.int64), cache),
+        slots,
+        ("tokens are torch.int64 [3, 1]", "should be int64 [2, T]", "pad to the longest"),
+    )
+
+
+@provokes("model", "advance-vocabulary")
+def _(folder):
+    model, cache, slots = small()
+    return Provocation(
+        lambda: model.forward(torch.tensor([[3], [11]]), cache),
+        slots,
+        ("tokens hold [11]", "should lie in 0..10", "encode them with the model's own vocabulary"),
+    )
+
+
+@provokes("mtp", "advance-beyond-margin")
+def _(folder):
+    model, cache, slots = small()
+    drafts = torch.ones(2, MARGIN + 1, dtype=torch.int64)
+    return Provocation(
+        lambda: verify(model, cache, torch.ones(2, dtype=torch.int64), drafts, PerSequence()),
+        slots,
+        ("6 drafts are to be verified", "should be 5 at most", "open the cache with a larger margin"),
     )
 
 
