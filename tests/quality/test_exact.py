@@ -176,12 +176,15 @@ def blocks(fixture: Fixture, rows: list[int], plan: str, threads: int) -> list[b
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_neither_threads_nor_neighbours_change_a_bit(plan: str) -> None:
+def test_neither_threads_nor_kernels_nor_neighbours_change_a_bit(
+    plan: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fixture = EXACT["exact_csa_float32"]
     alone = {row: blocks(fixture, [row], plan, 1)[0] for row in range(16)}
     assert len(set(alone.values())) == 16
     for rows in ([3, 0], [5, 3, 1], list(range(16)), list(range(15, 2, -1))):
-        for threads in (1, 2):
+        for threads, onednn in itertools.product((1, 2), (False, True)):
+            monkeypatch.setattr(torch.backends.mkldnn, "enabled", onednn)
             assert blocks(fixture, rows, plan, threads) == [alone[row] for row in rows]
 
 
