@@ -133,10 +133,10 @@ class Compressor:
         predecessor: whatever its first group holds, it gets value 0 and logit -inf, so weight exactly 0.
         """
         per_chunk = max(_POOL_CHUNK_ELEMENTS // windows.shape[1:].numel(), 1)
-        if self.row_invariant:
-            per_chunk = (
-                1  # vector and scalar code round differently, and N decides which of them an element meets
-            )
+        if (
+            self.row_invariant
+        ):  # vector and scalar code round apart, and N decides which of them an element meets
+            per_chunk = 1
         if len(windows) <= per_chunk:
             return self._pool(windows, block)
         pairs = zip(windows.split(per_chunk), block.split(per_chunk), strict=True)

@@ -57,7 +57,7 @@ def summary(
         f"plays {len(traces)} · comparisons {sum(sum(trace.compared.values()) for trace in traces)} · "
         f"facts witnessed {len(witnessed)} of {len(FACTS)}"
     )
-    counts += "".join(f"\n{line}" for line in rounding(played, margins))
+    counts += "".join(f"\n{line}" for line in [*rounding(played, margins), *declined(played)])
     if every_fixture:
         missing = facts.unwitnessed(facts.table(played))
         counts += f"\nfacts that no fixture witnesses: {', '.join(missing) or 'none'}"
@@ -83,6 +83,17 @@ def rounding(played: Sequence[Result], margins: Mapping[str, float | Proof]) -> 
             f"calibrated {len(distances)} of {len(distances)}: a wrong token is at least {distances[nearest]:.0f} bounds away ({nearest})"
         )
     return lines + [f"{name} is exact: {proof}" for name, proof in _proofs(margins).items()]
+
+
+def declined(played: Sequence[Result]) -> list[str]:
+    """Where row-invariant arithmetic was refused by name: green there means that nothing was promised."""
+    said = {
+        result.fixture.name: trace.declined
+        for result in played
+        for _, trace in result.traces
+        if trace.declined is not None
+    }
+    return [f"{name}: row-invariant arithmetic was refused: {why}" for name, why in said.items()]
 
 
 def _distances(margins: Mapping[str, float | Proof]) -> dict[str, float]:
@@ -123,6 +134,7 @@ def as_json(played: Sequence[Result], margins: Mapping[str, float | Proof]) -> d
                     {
                         "lane": lane,
                         "options": trace.options,
+                        "declined": trace.declined,
                         "stopped": asdict(trace.stopped) if trace.stopped is not None else None,
                         "compared": dict(sorted(trace.compared.items())),
                         "mismatches": [asdict(mismatch) for mismatch in trace.mismatches],

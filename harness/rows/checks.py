@@ -12,6 +12,7 @@ CHECKS = {
     "comp.tokens": "each live block pooled the same tokens, in the same order, at the same block index",
     "comp.values": "each live block has the same values, real compressor, within a derived bound; to the bit on exact data",
     "tail.values": "each retained token has the values it was fed, or that it projects to, in the format's rounding",
+    "rows.bytes": "with row-invariant arithmetic, each row's state has the same bytes as alone, or the mode is refused by name",
     "tail.width": "the window is as wide as its longest run",
     "tail.tokens": "each run holds the same tokens",
     "tokens": "each row has consumed as many tokens",
@@ -42,7 +43,10 @@ _TWO_SIDED = (
     "refusal",
 )
 REFERENCE = "@reference"
-VALUES_LANE = tuple(name + side for name in ("comp.values", "tail.values") for side in ("", REFERENCE))
+VALUES_LANE = (
+    *(name + side for name in ("comp.values", "tail.values") for side in ("", REFERENCE)),
+    "rows.bytes",
+)
 
 
 def meaning(check: str) -> str:
@@ -61,6 +65,7 @@ def checks_of(fixture: Fixture) -> tuple[str, ...]:
     aligns = any(isinstance(s, Align) for s in steps)
     absent = {
         "tail.values": fixture.values.dtype == "float64" and fixture.values.data != "exact",
+        "rows.bytes": not fixture.values.row_invariant,
         "calls": not advances,
         "scatter": not advances,
         "idle.bytes": not idle,

@@ -26,8 +26,11 @@ from harness.rows.trace import Mismatch, Stop, Trace
 def _class_of(value: Mismatch, tokens: Trace) -> str:
     """One line on a wrong value: `wrong token`, with the tokens, or `numerics`."""
     partner = value.check.replace(".values", ".tokens")
+    partners = (partner, partner.removesuffix(REFERENCE))
+    if value.check == "rows.bytes":
+        partners = ("comp.tokens", "tail.tokens")
     for mismatch in tokens.mismatches:
-        same = mismatch.check in (partner, partner.removesuffix(REFERENCE)) and mismatch.row == value.row
+        same = mismatch.check in partners and mismatch.row == value.row
         if same and mismatch.step <= value.step:
             return f"wrong token: {' '.join(mismatch.said[0].split())}"
     if tokens.stopped is not None:

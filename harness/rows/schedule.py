@@ -216,6 +216,7 @@ class Values(_Strict):
                    before the norm (exact: `harness.rows.exact`); or, to show that calibration refuses them, the
                    number of the event in all channels (ramp), or normal data around 1000 (offset)
     bias         : the learned position bias, normal or all zero
+    row_invariant: ask for arithmetic in which a row's bytes do not depend on what else stands in its batch
     """
 
     dtype: Format = "float64"
@@ -224,6 +225,7 @@ class Values(_Strict):
     rope_width: int = 32  # so wide that YaRN's ramp begins and ends inside it
     data: Literal["normal", "exact", "ramp", "offset"] = "normal"
     bias: Literal["normal", "zero"] = "normal"
+    row_invariant: bool = False
 
 
 @dataclass(frozen=True)

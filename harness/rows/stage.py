@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -15,7 +15,18 @@ from harness.rows.events import Ledger, Stream, TokenStream, VectorStream
 from harness.rows.exact import OneHotStream, exact_weights
 from harness.rows.formats import rounded
 from harness.rows.schedule import Fixture
-from harness.rows.subject import Array, Oracle, Promises, Rows, Setup, Slots, Subject, Weights, random_weights
+from harness.rows.subject import (
+    CANNOT_KEEP_BYTES,
+    Array,
+    Oracle,
+    Promises,
+    Rows,
+    Setup,
+    Slots,
+    Subject,
+    Weights,
+    random_weights,
+)
 from harness.rows.trace import Trace
 
 Lane = Literal["tokens", "values"]
@@ -58,7 +69,7 @@ class Stage:
         self.trace = Trace(fixture, dict(options), [do.describe(step) for step in fixture.step])
         self.stream: Stream = TokenStream() if lane == "tokens" else stream_of(fixture)
         weights = weights_of(fixture) if lane == "values" else None
-        self.setup = Setup(
+        setup = Setup(
             fixture.ratio,
             fixture.span,
             fixture.margin,
@@ -67,7 +78,9 @@ class Stage:
             per_row_state=fixture.per_row_state,
             kv_window=fixture.kv_window,
             device=device,
+            row_invariant=lane == "values" and fixture.values.row_invariant,
         )
+        self.setup = self._possible(setup)
         self.ledger = Ledger()
         self.batch: Rows | None = None
         self.order: list[Member] = []
@@ -75,6 +88,19 @@ class Stage:
         self.twins: dict[str, Rows] = {}
         self.slots: Slots | None = subject.slots(self.setup, KV_WIDTH) if fixture.kv_window else None
         self.at = -1
+
+    def _possible(self, setup: Setup) -> Setup:
+        """The setup, in plain arithmetic if the subject says by name that no other can be had on this machine."""
+        if not setup.row_invariant:
+            return setup
+        try:
+            self.subject.open(setup, 1)
+        except self.subject.refusal as refusal:
+            if getattr(refusal, "kind", None) != CANNOT_KEEP_BYTES:
+                return setup  # the play meets it again, and says what it is
+            self.trace.declined = str(refusal)
+            return replace(setup, row_invariant=False)
+        return setup
 
     @contextmanager
     def alone(self, member: Member) -> Iterator[None]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from harness.rows.formats import Format
 
 Array = NDArray[Any]
+CANNOT_KEEP_BYTES = "invariance-machine"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Setup:
 
     weights: None asks for the token-identity compressor: int64, a block is the event ids that it pooled and
     the block's index. channels: how many numbers stand for a token there (one, its id; the lens feeds several).
+    row_invariant: a row's bytes may not depend on what else stands in its batch. A subject that cannot promise it
+    on this machine refuses to open, with the kind `CANNOT_KEEP_BYTES`.
     options are the subject's own settings (ours: retain and plan).
     """
 
@@ -53,6 +56,7 @@ class Setup:
     kv_window: int = 0
     device: str = "cpu"
     channels: int = 1
+    row_invariant: bool = False
 
 
 class Rows(Protocol):

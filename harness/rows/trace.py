@@ -32,6 +32,7 @@ class Trace:
 
     compared counts, per check, what was looked at: a check that looked at nothing is not green.
     shares: per check of the values lane, the largest part of a rounding bound that a value used.
+    declined: what the subject said where it refused row-invariant arithmetic; the play is then one in plain arithmetic.
     stopped: where and why the play ended before its last step, or None.
     """
 
@@ -42,6 +43,7 @@ class Trace:
     mismatches: list[Mismatch] = field(default_factory=list)
     facts: set[str] = field(default_factory=set)
     shares: dict[str, float] = field(default_factory=dict)
+    declined: str | None = None
     stopped: Stop | None = None
 
     def outcome(self, check: str) -> str:

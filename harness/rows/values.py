@@ -58,6 +58,8 @@ class ValueJudge:
         """One sequence: what the batch holds, what alone holds, and what is right within its bound."""
         if self._stage.fixture.values.dtype != "float64" or self._exact:
             self._tail(row, member, batch, alone)
+        if self._stage.fixture.values.row_invariant:
+            self._bytes(row, member, batch, alone)
         if self._weights.dtype == "bfloat16" and not self._exact:
             for side, check, held in (
                 ("batch", "comp.values", batch),
@@ -67,6 +69,21 @@ class ValueJudge:
                 self._within(check, row, member, "block", _Side(side, held["comp"]), right, "reference")
             return
         self._pair("comp.values", row, member, "block", (batch["comp"], alone["comp"]), self._right(member))
+
+    def _bytes(
+        self, row: int | None, member: Member, batch: Mapping[str, Array], alone: Mapping[str, Array]
+    ) -> None:
+        """Blocks and retained payloads, to the bit. Where the mode was refused by name, nothing was promised."""
+        if self._stage.trace.declined is not None:
+            self._trace.compared["rows.bytes"] += 1
+            return
+        run = member.promises.width
+        for what, mine, twin in (
+            ("block", batch["comp"], alone["comp"]),
+            ("token", _last(batch["tail"], run), _last(alone["tail"], run)),
+        ):
+            right = _Right(twin, np.zeros_like(twin), to_the_bit=True)
+            self._within("rows.bytes", row, member, what, _Side("batch", mine), right, "alone")
 
     @property
     def _exact(self) -> bool:
@@ -227,7 +244,7 @@ class ValueJudge:
 
 def _by_how_much(used: Array, right: _Right) -> str:
     if right.to_the_bit:
-        return "in some bit; on exact data none may"
+        return "in some bit; none may"
     if not (used > 1).any():
         return "in what they pooled, though no value leaves its bound"
     if np.isinf(used).any():

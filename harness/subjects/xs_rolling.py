@@ -23,13 +23,16 @@ from torch_impl.storage import BlockPooler
 from torch_impl.xs_rolling import XsRolling, reconcile_xs_bases
 
 
-def real_compressor(weights: Weights, ratio: int, span: int, device: str = "cpu") -> Compressor:
+def real_compressor(
+    weights: Weights, ratio: int, span: int, device: str = "cpu", *, row_invariant: bool = False
+) -> Compressor:
     """The production compressor with the given weights, in their format, and the rope of compressed layers."""
     wkv, wgate, bias, gamma = (
         torch.from_numpy(array).to(device, getattr(torch, weights.dtype))
         for array in (weights.wkv, weights.wgate, weights.bias, weights.gamma)
     )
-    compressor = Compressor(wkv, wgate, bias, gamma, Rope(weights.rope_width, 160000.0, Yarn()))
+    rope = Rope(weights.rope_width, 160000.0, Yarn())
+    compressor = Compressor(wkv, wgate, bias, gamma, rope, row_invariant=row_invariant)
     assert (compressor.ratio, compressor.span) == (ratio, span)
     return compressor
 
@@ -179,7 +182,9 @@ class XsRollingSubject:
     def _cache(self, setup: Setup, rows: int) -> XsRolling:
         compressor: BlockPooler = TokenCompressor(setup.ratio, setup.span, setup.channels)
         if setup.weights is not None:
-            compressor = real_compressor(setup.weights, setup.ratio, setup.span, setup.device)
+            compressor = real_compressor(
+                setup.weights, setup.ratio, setup.span, setup.device, row_invariant=setup.row_invariant
+            )
         return XsRolling(
             compressor,
             Geometry(setup.ratio, setup.span, setup.margin),
