@@ -61,6 +61,7 @@ def ab(
 def _state(effort: Effort) -> Iterator[Row]:
     for layer in effort.layers:
         yield from tables.step_against_projection(effort, layer)
+        yield from tables.row_invariance(effort, layer)
     for layer in effort.layers[:2]:
         yield from tables.ragged_against_uniform(effort, layer)
         for rows in (1, effort.rows):

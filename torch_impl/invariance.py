@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-# Rows of every product. More make a batch cheaper and a single row dearer: in float32 16 cost both 2.4 times.
+# Rows of every product. More make a batch cheaper and a single row dearer: in float32 16 cost both some 2.5 times.
 ROWS = 16
 _PLACES = 5  # where a window is tried; coprime to the alignments of vector code
 

@@ -36,8 +36,8 @@ class Layer:
     def geometry(self) -> Geometry:
         return Geometry(4, 2) if self.name == "csa" else Geometry(128, 1)
 
-    def compressor(self) -> Compressor:
-        """Random weights of unit gain, fixed seed."""
+    def compressor(self, *, row_invariant: bool = False) -> Compressor:
+        """Random weights of unit gain, fixed seed. Raises RowInvarianceRefused as the compressor does."""
         generator = torch.Generator().manual_seed(4)
         geometry = self.geometry
         width = geometry.span * self.head
@@ -54,6 +54,7 @@ class Layer:
             bias.to(self.device),
             norm.to(self.device),
             Rope(ROPE_WIDTH),
+            row_invariant=row_invariant,
         )
 
     @property

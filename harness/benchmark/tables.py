@@ -13,7 +13,7 @@ from harness.benchmark import huggingface, state
 from harness.benchmark.clock import Ratio, exponent, interleaved, milliseconds
 from harness.benchmark.state import Batch, Layer, cycle, new_tokens, spread_tokens
 from harness.subjects.writes import CountWrites, address
-from torch_impl.refusals import AdvanceRefused
+from torch_impl.refusals import AdvanceRefused, RowInvarianceRefused
 from torch_impl.step import Plan
 from torch_impl.storage import Retain
 
@@ -313,6 +313,32 @@ def columns(effort: Effort, layer: Layer) -> Row:
         None,
         ", ".join(parts),
     )
+
+
+def row_invariance(effort: Effort, layer: Layer) -> Iterator[Row]:
+    """What it costs that a row keeps its bytes in any batch: a step with row-invariant arithmetic / without."""
+    plain = layer.compressor()
+    try:
+        invariant = layer.compressor(row_invariant=True)
+    except RowInvarianceRefused as refused:
+        yield Row("mode", f"{layer.short}: row-invariant / plain step", None, "reported", None, str(refused))
+        return
+    for rows in (1, effort.rows):
+        batch, xs = Batch(layer, spread_tokens(rows, 2048, 4096)), new_tokens(layer, rows)
+        cases = {
+            name: cycle(batch.open(compressor), xs, effort.steps)
+            for name, compressor in (("invariant", invariant), ("plain", plain))
+        }
+        seconds = interleaved(cases, effort.repeats, layer.device)
+        step = milliseconds(seconds["invariant"])["median"] / effort.steps
+        yield Row(
+            "mode",
+            f"{layer.short}: row-invariant / plain step, B={rows}",
+            Ratio.of(seconds["invariant"], seconds["plain"]),
+            "reported",
+            None,
+            f"{step:.2f} ms a step",
+        )
 
 
 def storage(effort: Effort, layer: Layer) -> Iterator[Row]:

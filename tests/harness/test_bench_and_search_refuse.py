@@ -1,4 +1,4 @@
-"""`harness.bench` and `harness.search` refuse bad input at once, and `bench ab` says what became of its claim."""
+"""`harness.bench` and `harness.search` refuse bad input at once; what the bench cannot measure or claim, it says."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness import bench, search
 from harness.benchmark.clock import Ratio
-from harness.benchmark.tables import Effort, Row
+from harness.benchmark.state import Layer
+from harness.benchmark.tables import Effort, Row, row_invariance
 from harness.exit_codes import ExitCode
+from torch_impl import invariance
 
 
 def said(command, arguments, capsys, monkeypatch) -> tuple[int, str, str]:
@@ -74,3 +77,27 @@ def test_small_sizes_judge_no_claim(capsys, monkeypatch, tmp_path):
     _, out, _ = said(bench, ["ab", "--quick", "--reports", tmp_path], capsys, monkeypatch)
     assert "not judged, because the sizes are small" in out
     assert "targets met 0 of 0 · reported 4" in out
+
+
+@pytest.mark.parametrize(
+    ("machine", "rows", "words"),
+    [
+        (None, ["B=1", "B=2"], "ms a step"),
+        (
+            "two rows differ",
+            ["row-invariant / plain step"],
+            "two rows differ; a row should have the same bytes",
+        ),
+    ],
+)
+def test_the_cost_of_row_invariance_is_a_ratio_without_a_target_or_the_refusal(
+    machine, rows, words, monkeypatch
+):
+    monkeypatch.setattr(invariance, "probe", lambda compressor: machine)
+    layer = Layer("csa", torch.float32, hidden=16, head=64)
+    found = list(row_invariance(Effort(repeats=2, steps=1, rows=2), layer))
+    assert [row.what.endswith(end) for row, end in zip(found, rows, strict=True)] == [True] * len(rows)
+    assert all(
+        (row.met, row.limit, row.ratio is None) == (None, "reported", machine is not None) for row in found
+    )
+    assert all(words in row.note for row in found)
