@@ -1,4 +1,7 @@
-"""The batch caches of mlx-lm behind one attention layer, which is all that they need of a model."""
+"""The batch caches of mlx-lm behind one attention layer, which is all that they need of a model.
+
+Needs the extra `oracle`.
+"""
 
 from __future__ import annotations
 

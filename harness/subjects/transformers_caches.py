@@ -1,4 +1,7 @@
-"""Cache layers of Hugging Face transformers that hold no weights: a sliding window, and a hybrid of attention and recurrence."""
+"""Cache layers of Hugging Face transformers that hold no weights: a sliding window, and a hybrid of attention and recurrence.
+
+Needs the extra `oracle`.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ class SlidingWindow:
             raise Refused(str(error)) from error
 
     def select(self, rows: Sequence[int]) -> None:
-        self.layer.batch_select_indices(torch.tensor(rows))
+        _move(self.layer, rows)
 
     def read(self, row: int) -> Mapping[str, Array]:
         if not self.layer.is_initialized:
@@ -78,7 +81,7 @@ class Hybrid:
         self.layer.update_recurrent_state(_decayed(self.nothing if before is None else before, new))
 
     def select(self, rows: Sequence[int]) -> None:
-        self.layer.batch_select_indices(torch.tensor(rows))
+        _move(self.layer, rows)
 
     def read(self, row: int) -> Mapping[str, Array]:
         if not self.layer.is_initialized:
@@ -100,6 +103,16 @@ class HybridBeams(Hybrid):
 
     def select(self, rows: Sequence[int]) -> None:
         self.layer.reorder_cache(torch.tensor(rows))
+
+
+def _move(layer: Any, rows: Sequence[int]) -> None:
+    """By the call that is made for it: every row as often as every other, or some of them once."""
+    held = layer.keys.shape[0]
+    times = len(rows) // held
+    if times > 1 and list(rows) == [row for row in range(held) for _ in range(times)]:
+        layer.batch_repeat_interleave(times)
+    else:
+        layer.batch_select_indices(torch.tensor(rows))
 
 
 def _decayed(state: Tensor, new: Tensor) -> Tensor:

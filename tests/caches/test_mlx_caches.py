@@ -77,7 +77,10 @@ def test_the_findings_are_of_this_version():
 
 
 def test_a_rotating_batch_cannot_take_one_column_that_a_row_idles_in():
-    """`BatchGenerator` asks for it with prompts of one and two tokens: all but the last of each are fed, [0, 1]."""
+    """`PromptProcessingBatch.generate([[1], [2, 3]])` asks for it, as it feeds all but the last token of each: [0, 1].
+
+    `BatchGenerator` is spared: it takes rows with one token left out of the batch first.
+    """
     result, said = played(ROTATING, {"do": "prefill", "lengths": [0, 1]})
     assert result.word == ABORTED
     assert "step 0 prefill(0,1)" in said
@@ -101,7 +104,10 @@ def test_a_rotating_batch_cannot_go_on_from_a_file():
 
 
 def test_a_merged_rotating_batch_lets_go_of_the_tokens_that_it_should_keep():
-    """`make_prompt_cache(max_kv_size=...)` keeps the first 4 tokens for ever; `merge` makes a batch that does not."""
+    """`make_prompt_cache(max_kv_size=...)` keeps the first 4 tokens for ever; `merge` makes a batch that does not.
+
+    So `BatchGenerator(max_kv_size=...)` goes on differently from `generate_step(max_kv_size=...)`, even with one row.
+    """
     result, said = played(SINKS, {"do": "prefill", "lengths": [11]}, {"do": "advance", "n_new": [1]})
     assert result.word == RED
     assert {check for check, word in result.checks().items() if word == RED} == {

@@ -55,6 +55,16 @@ def test_batch_select_indices_leaves_the_convolution_and_the_recurrent_state_whe
     assert "batch holds what the row would hold if it were r0" in said
 
 
+def test_batch_repeat_interleave_leaves_them_as_many_as_they_were():
+    result, said = played(
+        HYBRID, {"do": "prefill", "lengths": [1, 1]}, {"do": "select", "rows": [0, 0, 1, 1]}
+    )
+    assert result.word == RED
+    assert "step 1 select(0,0,1,1) · row 1 · conv" in said
+    assert "batch holds r1:t0   alone holds r0:t0" in said
+    assert "batch raises IndexError where this row is read" in said
+
+
 def test_a_second_crop_silently_shortens_a_window_that_the_first_one_cut_to_size():
     prompt = {"do": "prefill", "lengths": [13]}
     drop = {"do": "rollback", "row": 0, "n": 1}
