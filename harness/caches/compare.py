@@ -21,13 +21,16 @@ _KEPT = 64
 
 
 class Held(NamedTuple):
-    """What one sequence reads after a step; row: its row of the batch, or None if it is parked."""
+    """What one sequence reads after a step; row: its row of the batch, or None if it is parked.
+
+    fresh, right: None where they are not asked for, right also without a reference.
+    """
 
     row: int | None
     member: Member
     batch: Mapping[str, Array] | Exception
     alone: Mapping[str, Array]
-    fresh: Mapping[str, Array]
+    fresh: Mapping[str, Array] | None
     right: Mapping[str, Array] | None
 
 
@@ -63,14 +66,20 @@ class Comparison:
             self._fresh[key] = _copied(self.play.fresh(history).read(0))
         return self._fresh[key]
 
-    def collect(self) -> list[Held]:
-        """What every sequence reads now, in the batch or parked, alone, fresh, and by right. Only the cache is asked."""
+    def collect(self, from_the_start: bool = True) -> list[Held]:
+        """What every sequence reads now, in the batch or parked, alone, and, from the start, fresh and by right.
+
+        Only the cache is asked.
+        """
         play = self.play
         standing: list[tuple[int | None, Member, Cache, int]] = [
             (row, member, play.present(), row) for row, member in enumerate(play.order)
         ]
         standing += [(None, member, park, 0) for member, park in play.parked.values()]
-        return [self._held(row, member, self._read(cache, at)) for row, member, cache, at in standing]
+        return [
+            self._held(row, member, self._read(cache, at), from_the_start)
+            for row, member, cache, at in standing
+        ]
 
     def _read(self, cache: Cache, row: int) -> Mapping[str, Array] | Exception:
         """What a row of the batch reads, or what reading it raises: rows of unequal memory often raise."""
@@ -79,24 +88,30 @@ class Comparison:
         except Exception as error:  # noqa: BLE001 (the cache's own fault, whatever it is)
             return error
 
-    def _held(self, row: int | None, member: Member, batch: Mapping[str, Array] | Exception) -> Held:
-        alone, fresh = _copied(member.alone.read(0)), self.fresh_read(member.history)
+    def _held(
+        self, row: int | None, member: Member, batch: Mapping[str, Array] | Exception, from_the_start: bool
+    ) -> Held:
+        alone = _copied(member.alone.read(0))
+        if not from_the_start:
+            return Held(row, member, batch, alone, None, None)
         right = None
         if "reference" in self.play.cache.supports:
             right = _copied(member.alone.reference(self.play.fed([member.history])[0]))
-        return Held(row, member, batch, alone, fresh, right)
+        return Held(row, member, batch, alone, self.fresh_read(member.history), right)
 
     def compare(self, step: Sequence[Held]) -> None:
         for held in step:
             row, member = held.row, held.member
-            alone, fresh = {"alone holds": held.alone}, {"fresh holds": held.fresh}
+            alone = {"alone holds": held.alone}
+            fresh = {} if held.fresh is None else {"fresh holds": held.fresh}
             if isinstance(held.batch, Exception):
                 self.play.trace.compared["read"] += 1
                 said = f"batch raises {type(held.batch).__name__} where this row is read: {held.batch}"
                 self._first("read", row, member, (said, f"alone holds {', '.join(sorted(held.alone))}"))
             else:
                 self._sides("", row, member, {"batch holds": held.batch, **alone, **fresh})
-            self._sides(FRESH, row, member, {**alone, **fresh})
+            if fresh:
+                self._sides(FRESH, row, member, {**alone, **fresh})
             if held.right is not None:
                 self._sides(REFERENCE, row, member, {**alone, "reference says": held.right})
 

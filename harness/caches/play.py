@@ -16,7 +16,7 @@ from harness.caches.compare import Comparison
 from harness.caches.protocol import Cache, Described, Factory, Geometry, NotOffered
 from harness.caches.told import pad_ids
 from harness.rows import schedule as do
-from harness.rows.events import Ledger, VectorStream
+from harness.rows.events import Ledger, Stream, TokenStream, VectorStream
 from harness.rows.schedule import Fixture, Step
 from harness.rows.subject import Array
 from harness.rows.trace import Stop, Trace
@@ -44,15 +44,25 @@ class Ended(Exception):
 
 
 class CachePlay:
-    """One play of one fixture on one cache: `run` returns its trace, `refused` says that the cache ended it itself."""
+    """One play of one fixture on one cache: `run` returns its trace, `refused` says that the cache ended it itself.
+
+    every: batch and alone are compared after every step; with a fresh start and the reference, which take the whole
+    history each time, only after every n-th step and the last. The trace counts what was compared.
+    """
 
     def __init__(
-        self, fixture: Fixture, cache: Described, until: int | None = None, *, poison: bool = True
+        self,
+        fixture: Fixture,
+        cache: Described,
+        until: int | None = None,
+        *,
+        poison: bool = True,
+        every: int = 1,
     ) -> None:
         self.fixture, self.cache = fixture, cache
         self.steps = fixture.step if until is None else fixture.step[: until + 1]
         self.geometry = Geometry(fixture.ratio, fixture.span, fixture.margin)
-        self.stream = VectorStream(cache.width)
+        self.stream: Stream = TokenStream() if cache.stream == "ids" else VectorStream(cache.width)
         self.trace = Trace(fixture, {}, [do.describe(step) for step in fixture.step])
         self.ledger = Ledger()
         self.batch: Cache | None = None
@@ -61,6 +71,7 @@ class CachePlay:
         self.parked: dict[int, tuple[Member, Cache]] = {}
         self.saved: dict[str, tuple[Path, list[tuple[Member, list[int], Path]]]] = {}
         self.at = -1
+        self.every = every
         self.poison = poison and "poison" in cache.supports
         self.skipped = 0
         self.refused = False
@@ -87,7 +98,8 @@ class CachePlay:
         try:
             self._step(step)
             self._poison()
-            held = self.comparison.collect()
+            due = (self.at + 1) % self.every == 0 or self.at + 1 == len(self.steps)
+            held = self.comparison.collect(from_the_start=due)
         except Ended as ended:
             self.trace.stopped = Stop(self.at, str(ended))
         except Exception as error:  # noqa: BLE001 (the cache's own fault, whatever it is)
@@ -311,16 +323,18 @@ class CachePlay:
                 cache.poison()
 
 
-def play(fixture: Fixture, cache: Described, until: int | None = None) -> CachePlay | NotOffered:
+def play(
+    fixture: Fixture, cache: Described, until: int | None = None, every: int = 1
+) -> CachePlay | NotOffered:
     """The finished play of one fixture, or the reason for which the cache does not have its geometry."""
     try:
         cache.factory(Geometry(fixture.ratio, fixture.span, fixture.margin), 1)
     except NotOffered as error:
         return error
-    played = CachePlay(fixture, cache, until)
+    played = CachePlay(fixture, cache, until, every=every)
     trace = played.run()
     if played.poison and trace.mismatches:
-        _without_poison(trace, CachePlay(fixture, cache, until, poison=False).run())
+        _without_poison(trace, CachePlay(fixture, cache, until, poison=False, every=every).run())
     return played
 
 

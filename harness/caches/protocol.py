@@ -42,6 +42,8 @@ class Cache(Protocol):
     axes     : what the first axis of each array of `read` counts: `tokens`, one entry per token, the newest last;
                `blocks`, entry j made of tokens j * ratio ..; anything else is `state`
     exact    : the cache only moves what it is given, so arrays are compared bit for bit (default: False)
+    stream   : what a token is fed as: `vectors`, real numbers of its own (default); or `ids`, the int64 id of the
+               event itself in one channel; arrays of `tokens` and `blocks` then hold ids, and are told as such
     refusal  : the exception type, or types, by which it says what it cannot do (default: none)
     """
 
@@ -50,7 +52,7 @@ class Cache(Protocol):
     axes: Mapping[str, Axis]
 
     def advance(self, xs: Array, n_new: Sequence[int]) -> None:
-        """xs [rows, T, width] float64, right-padded; row i takes its first n_new[i] columns."""
+        """xs [rows, T, width], float64 or ids, right-padded; row i takes its first n_new[i] columns."""
 
     def read(self, row: int) -> Mapping[str, Array]:
         """Named arrays: what the next step of this row can see, and nothing else.
@@ -122,6 +124,7 @@ class Described:
     axes: Mapping[str, Axis]
     exact: bool
     refusal: tuple[type[Exception], ...]
+    stream: str = "vectors"
 
     def offers(self, what: str) -> bool:
         """A ragged rollback includes the even one, a repeated row the selected one."""
@@ -170,8 +173,14 @@ def describe(name: str, factory: Factory, cache: Any) -> Described:
     width = getattr(cache, "width", None)
     if width is not None and (not isinstance(width, int) or width < 1):
         problems.append(f"width is {width!r}; it should be the number of channels of a token, 1 or more")
+    stream = getattr(cache, "stream", "vectors")
+    if stream not in ("vectors", "ids") or (stream == "ids" and width != 1):
+        problems.append(
+            f"stream is {stream!r} and width {width!r}; it should be vectors, or ids with one channel"
+        )
     if problems:
         raise ValueError(f"{name!r} cannot be played: {'; '.join(problems)} (see docs in README)")
     refusal = getattr(cache, "refusal", ())
     kinds = refusal if isinstance(refusal, tuple) else (refusal,)
-    return Described(name, factory, int(width), supports, axes, bool(getattr(cache, "exact", False)), kinds)  # type: ignore[arg-type]
+    exact = bool(getattr(cache, "exact", False))
+    return Described(name, factory, int(width), supports, axes, exact, kinds, stream)  # type: ignore[arg-type]

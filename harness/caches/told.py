@@ -7,12 +7,13 @@ start (a neighbour's, one with a stale draft, one that lost its oldest token) un
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harness.caches.protocol import Axis, Cache
-from harness.rows.events import STRIDE, origin
+from harness.rows.events import ABSENT, STRIDE, origin
 from harness.rows.subject import Array
 
 if TYPE_CHECKING:
@@ -51,7 +52,25 @@ def by_entry(off: Array) -> Array:
 
 def alike(got: Array, want: Array, within: float) -> bool:
     """Equal in shape and, within a tolerance, in every element."""
+    if got.dtype == want.dtype and got.dtype.kind in "iu":
+        return np.array_equal(got, want)
     return got.shape == want.shape and not wrong(got, want, within).any()
+
+
+def _held(entry: Array) -> list[int]:
+    """The ids that an entry holds, without the places that nothing fills."""
+    tokens: list[int] = entry[entry != ABSENT].tolist()
+    return tokens
+
+
+def _in_numbers(sides: Mapping[str, Array]) -> str:
+    """Where the first two sides first differ, as the numbers that stand there."""
+    got, want = list(sides.values())[:2]
+    if got.shape[1:] != want.shape[1:]:
+        return "   ".join(f"{name} {list(side.shape)}" for name, side in sides.items())
+    apart = [k for k, (a, b) in enumerate(zip_longest(got.tolist(), want.tolist())) if a != b]
+    quoted = "   ".join(f"{name} {side[apart[0] : apart[0] + 1].tolist()}" for name, side in sides.items())
+    return f"entry {apart[0]} of {len(want)}: {quoted}"
 
 
 class Told:
@@ -67,6 +86,8 @@ class Told:
         """Sentences about the first two of `sides` (name -> array, e.g. "batch holds"), which differ."""
         (name, got), (_, want) = list(sides.items())[:2]
         axis = self.play.cache.axes.get(array, "state")
+        if self.play.cache.stream == "ids":
+            return (self._in_ids(sides) if axis != "state" else _in_numbers(sides),)
         said = [self._where(member, array, axis, sides, within)]
         if got.shape == want.shape and np.isnan(got).any() and not np.isnan(want).any():
             said.append(f"{int(np.isnan(got).sum())} of {got.size} numbers are NaN")
@@ -80,6 +101,26 @@ class Told:
         if got.size and not got.any():
             said[-1] = f"{side} holds zeros: memory that was never written"
         return tuple(said)
+
+    def _in_ids(self, sides: Mapping[str, Array]) -> str:
+        """Where the first two sides first differ, and which tokens one of them has there and the other has not."""
+        (name, got), (other, want) = list(sides.items())[:2]
+        mine, theirs = ([_held(entry) for entry in side] for side in (got, want))
+        apart = [k for k, (a, b) in enumerate(zip_longest(mine, theirs)) if a != b]
+        if not apart:
+            return f"{name} {list(got.shape)}   {other} {list(want.shape)}"
+        ours, right = (side[apart[0]] if apart[0] < len(side) else [] for side in (mine, theirs))
+        more, fewer = (
+            [each for each in ours if each not in right],
+            [each for each in right if each not in ours],
+        )
+        said = [
+            f"{has.split()[0]} has {self.tokens(found)}, which {lacks.split()[0]} has not"
+            for has, lacks, found in ((name, other, more), (other, name, fewer))
+            if found
+        ]
+        what = "; ".join(said) or f"{name} {self.tokens(ours)}, {other} {self.tokens(right)}"
+        return f"entry {apart[0]} of {len(want)}: {what}   ({len(apart)} of {len(want)} entries differ)"
 
     def _where(
         self, member: Member, array: str, axis: Axis, sides: Mapping[str, Array], within: float
