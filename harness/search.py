@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from harness.caches.protocol import Described, load_cache
+from harness.caches.search import search as search_cache
 from harness.exit_codes import ExitCode
 from harness.guard import folder_refusal, guarded
 from harness.rows.defaults import ORACLE, SUBJECT
 from harness.rows.search import search
-from harness.rows.subject import load, load_subject
+from harness.rows.subject import is_subject, load, load_subject
 
 
 def _usage(message: str) -> typer.Exit:
@@ -31,6 +34,8 @@ def find(
     if refused:
         raise _usage(refused)
     try:
+        if not is_subject(load(subject)):
+            raise _of_a_cache(load_cache(subject), folder, examples, seed)
         implementation, oracle = load_subject(subject), load(ORACLE)
     except ValueError as error:
         raise _usage(str(error)) from None
@@ -40,6 +45,16 @@ def find(
         print(found.message)
         raise typer.Exit(ExitCode.FINDING)
     print(f"{examples} histories at seed {seed}: every row was itself")
+
+
+def _of_a_cache(cache: Described, folder: Path, histories: int, seed: int) -> typer.Exit:
+    arguments = f" --subject {shlex.quote(cache.name)}"
+    found = search_cache(cache, folder, histories=histories, seed=seed, arguments=arguments)
+    if found is not None:
+        print(found.message)
+        return typer.Exit(ExitCode.FINDING)
+    print(f"{histories} histories at seed {seed}: every row was itself, in what {cache.name} offers")
+    return typer.Exit(ExitCode.OK)
 
 
 def main() -> None:

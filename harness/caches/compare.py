@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FRESH, REFERENCE = "@fresh", "@reference"
 MARGIN_MIN = 100.0
-_KEPT = 64
+_KEPT = 512
 
 
 class Held(NamedTuple):

@@ -75,6 +75,7 @@ class CachePlay:
         self.poison = poison and "poison" in cache.supports
         self.skipped = 0
         self.refused = False
+        self.rolling_back = False
         self.padding = 0  # the most columns of padding that a call had
         self.comparison = Comparison(self)
 
@@ -95,6 +96,7 @@ class CachePlay:
     def _going(self, step: Step) -> bool:
         for member in self.members:
             member.before, member.longest = list(member.history), list(member.history)
+        self.rolling_back = isinstance(step, (do.Verify, do.Rollback))
         try:
             self._step(step)
             self._poison()

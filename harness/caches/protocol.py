@@ -144,6 +144,11 @@ def load_cache(name: str) -> Described:
         raise ValueError(
             f"{name!r} does not offer {Geometry()}: {error}; a factory should offer this one"
         ) from None
+    except Exception as error:
+        raise ValueError(
+            f"{name!r} cannot be opened with {Geometry()} and 1 row: {type(error).__name__}: {error}; it should be a "
+            "factory that takes a geometry and a number of rows (harness/caches/README.md)"
+        ) from error
     return describe(name, factory, cache)
 
 
@@ -179,7 +184,7 @@ def describe(name: str, factory: Factory, cache: Any) -> Described:
             f"stream is {stream!r} and width {width!r}; it should be vectors, or ids with one channel"
         )
     if problems:
-        raise ValueError(f"{name!r} cannot be played: {'; '.join(problems)} (see docs in README)")
+        raise ValueError(f"{name!r} cannot be played: {'; '.join(problems)} (harness/caches/README.md)")
     refusal = getattr(cache, "refusal", ())
     kinds = refusal if isinstance(refusal, tuple) else (refusal,)
     exact = bool(getattr(cache, "exact", False))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.caches.needs import missing
 from harness.caches.play import CachePlay, play
 from harness.caches.protocol import Described
 from harness.rows.schedule import Fixture
-from harness.rows.trace import Trace
+from harness.rows.trace import Mismatch, Trace
 
 GREEN, RED, ABORTED, REFUSED, NOT_OFFERED = "green", "red", "aborted", "refused", "not offered"
 
@@ -69,3 +69,29 @@ def holds(found: Sequence[Result]) -> bool:
     """No difference and no crash, and at least one fixture was played to its end."""
     words = Counter(result.word for result in found)
     return words[GREEN] > 0 and not words[RED] and not words[ABORTED]
+
+
+def messages(found: Sequence[Result], row: int | None = None, arguments: str = "") -> list[str]:
+    """Every difference in words, one message for arrays that went wrong together, and where plays ended by a crash."""
+    said = []
+    for result in found:
+        if result.played is None:
+            continue
+        trace = result.trace
+        chosen = [each for each in trace.mismatches if row is None or each.row in (row, None)]
+        said += [trace.message(mismatch, arguments) for mismatch in _together(chosen)]
+        if result.word == ABORTED and trace.stopped is not None:
+            said.append(trace.stop_message(arguments))
+    return said
+
+
+def _together(mismatches: Sequence[Mismatch]) -> list[Mismatch]:
+    """Arrays of one row that went wrong in one step for one reason, the sentence that ends their messages."""
+    groups: dict[tuple[object, ...], list[Mismatch]] = {}
+    for each in mismatches:
+        groups.setdefault((each.step, each.row, each.said[-1]), []).append(each)
+    merged = []
+    for first, *others in groups.values():
+        also = (f"so do {', '.join(each.check for each in others)}",) if others else ()
+        merged.append(replace(first, said=(*first.said, *also)))
+    return merged

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 PADDING = (1 << 20) - 1
 _LOST_MAX = 8
 _PAST_MAX = 400
+_OTHERS_MAX = 16
+_EXPLAINED_MAX = 12
 
 
 def pad_ids(n: int) -> list[int]:
@@ -73,18 +75,27 @@ def _in_numbers(sides: Mapping[str, Array]) -> str:
     return f"entry {apart[0]} of {len(want)}: {quoted}"
 
 
+_NOT_EXPLAINED = (
+    f"not explained: the first {_EXPLAINED_MAX} differences of a play are, with all that they are compared to"
+)
+
+
 class Told:
     """Puts the differences of one play into words."""
 
     def __init__(self, play: CachePlay) -> None:
         self.play = play
+        self._explained_so_far = 0
         self._walked: dict[tuple[int, ...], list[tuple[int, Mapping[str, Array]]]] = {}
 
     def difference(
         self, member: Member, array: str, sides: Mapping[str, Array], within: float
     ) -> tuple[str, ...]:
         """Sentences about the first two of `sides` (name -> array, e.g. "batch holds"), which differ."""
-        (name, got), (_, want) = list(sides.items())[:2]
+        (name, got), (other, want) = list(sides.items())[:2]
+        if self._explained_so_far >= _EXPLAINED_MAX:
+            return (f"{name} {list(got.shape)}   {other} {list(want.shape)}", _NOT_EXPLAINED)
+        self._explained_so_far += 1
         axis = self.play.cache.axes.get(array, "state")
         if self.play.cache.stream == "ids":
             return (self._in_ids(sides) if axis != "state" else _in_numbers(sides),)
@@ -96,7 +107,7 @@ class Told:
         said.append(
             f"{side} holds what the row would hold {explained}"
             if explained
-            else f"no other history that was tried reads like what {side} holds"
+            else f"no single history that was tried reads like what {side} holds"
         )
         if got.size and not got.any():
             said[-1] = f"{side} holds zeros: memory that was never written"
@@ -169,17 +180,34 @@ class Told:
         return f"block {k} of {self.tokens(made_of)}"
 
     def token(self, token: int) -> str:
-        """r1:t37, or padding."""
-        return "padding" if origin(token)[0] == PADDING else self.play.ledger.label(token)
+        """r1:t37, or padding; and whether its sequence no longer holds it."""
+        sequence = origin(token)[0]
+        if sequence == PADDING:
+            return "padding"
+        label = self.play.ledger.label(token)
+        dropped = token not in self.play.members[sequence].history
+        return f"{label}, rolled back" if dropped else label
 
     def tokens(self, ids: Sequence[int]) -> str:
         """A few tokens as they are, many by the first and the last."""
-        labels = [self.token(token) for token in ids]
+        return self._joined([self.token(token) for token in ids])
+
+    def _labels(self, ids: Sequence[int]) -> str:
+        return self._joined([self.play.ledger.label(token) for token in ids])
+
+    def _joined(self, labels: Sequence[str]) -> str:
         return ", ".join(labels) if len(labels) <= 3 else f"{labels[0]} .. {labels[-1]}"
+
+    def _others(self, member: Member) -> list[Member]:
+        """Neighbours that something may come from: those in the batch first, so many that a play of 128 rows ends."""
+        play = self.play
+        near = [each for each in play.order if each is not member]
+        far = [each for each in play.members if each is not member and each not in near]
+        return (near + far)[:_OTHERS_MAX]
 
     def _pasts(self, member: Member, array: str) -> Iterator[tuple[list[int], Array]]:
         """Every history that any sequence went through, its own and the newest first, with what it reads."""
-        others = [each for each in self.play.members if each is not member]
+        others = self._others(member)
         for each in [member, *others]:
             for history in (each.longest, each.history):
                 for n, read in self._past(tuple(history)):
@@ -226,18 +254,21 @@ class Told:
         """Other histories, each with how it would have come about; the likeliest first."""
         has, had, most = member.history, member.before, member.longest
         new = most[len(had) :] if most[: len(had)] == had else []
-        others = [each for each in self.play.members if each is not member]
+        others = self._others(member)
         dropped = most[len(has) :] if most[: len(has)] == has else []
         if dropped:
-            yield f"if {self.tokens(dropped)}, rolled back, were still there", most
+            yield f"if {self._labels(dropped)}, rolled back, were still there", most
             for n in range(1, len(dropped)):
-                left = self.tokens(dropped[:n])
+                left = self._labels(dropped[:n])
                 yield f"if {left}, rolled back, were still there", most[: len(has) + n]
             yield (
                 f"if its oldest {len(dropped)} tokens had been dropped instead of its newest",
                 most[len(dropped) :],
             )
         yield "if nothing had ever been dropped", member.ever
+        if self.play.rolling_back:
+            for n in range(1, min(_LOST_MAX, len(most)) + 1):
+                yield f"if its newest {n} tokens had been dropped, not {len(dropped)}", most[: len(most) - n]
         yield "before this step", had
         for each in others:
             yield f"if it were r{each.number}", each.history
@@ -252,8 +283,7 @@ class Told:
                 yield f"if it had taken {columns} for tokens", had + pad_ids(k) + new
         for n in range(len(new)):
             yield f"if it had taken {n} of its {len(new)} new tokens", had + new[:n]
-        for n in range(1, min(_LOST_MAX, len(most))):
-            yield f"if its newest {n} tokens had been dropped, not {len(dropped)}", most[: len(most) - n]
+        for n in range(1, min(_LOST_MAX, len(has))):
             yield f"without its oldest {n} tokens", has[n:]
         for each in others:
             theirs = each.longest[len(each.before) :]

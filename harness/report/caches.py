@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from harness.caches.needs import OWN
 from harness.caches.protocol import OFFERS, Described
-from harness.caches.results import ABORTED, GREEN, NOT_OFFERED, RED, REFUSED, Result, holds
-from harness.rows.trace import Mismatch
+from harness.caches.results import ABORTED, GREEN, NOT_OFFERED, RED, REFUSED, Result, holds, messages
 
 MARKS = {GREEN: "●", REFUSED: "◐", RED: "✗", ABORTED: "!", NOT_OFFERED: "·"}
 _MESSAGES_MAX = 20
@@ -62,32 +61,6 @@ def summary(found: Sequence[Result], cache: Described, row: int | None, argument
         counts.append(f"a wrong newest token is at least {min(margins):.3g} tolerances away")
     answer = "identity holds" if holds(found) else "identity does NOT hold"
     return "\n" + "\n\n".join([*shown, "\n".join([*_not_offered(found, cache), *counts, answer])])
-
-
-def messages(found: Sequence[Result], row: int | None = None, arguments: str = "") -> list[str]:
-    """Every difference in words, one message for arrays that went wrong together, and where plays ended by a crash."""
-    said = []
-    for result in found:
-        if result.played is None:
-            continue
-        trace = result.trace
-        chosen = [each for each in trace.mismatches if row is None or each.row in (row, None)]
-        said += [trace.message(mismatch, arguments) for mismatch in _together(chosen)]
-        if result.word == ABORTED and trace.stopped is not None:
-            said.append(trace.stop_message(arguments))
-    return said
-
-
-def _together(mismatches: Sequence[Mismatch]) -> list[Mismatch]:
-    """Arrays of one row that went wrong in one step for one reason, the sentence that ends their messages."""
-    groups: dict[tuple[object, ...], list[Mismatch]] = {}
-    for each in mismatches:
-        groups.setdefault((each.step, each.row, each.said[-1]), []).append(each)
-    merged = []
-    for first, *others in groups.values():
-        also = (f"so do {', '.join(each.check for each in others)}",) if others else ()
-        merged.append(replace(first, said=(*first.said, *also)))
-    return merged
 
 
 def _not_offered(found: Sequence[Result], cache: Described) -> list[str]:

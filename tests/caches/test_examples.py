@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
 import pytest
 
 from harness.caches.needs import missing
-from harness.caches.protocol import Described, load_cache
+from harness.caches.protocol import Described, Geometry, load_cache
 from harness.caches.results import GREEN, NOT_OFFERED, REFUSED, results
 from harness.report import caches as report
 from harness.rows.fixture import default_folder, load_folder
+from harness.subjects.mamba import MambaCache
 
 FIXTURES = load_folder(default_folder())
 EXAMPLES = {
@@ -51,3 +53,10 @@ def test_every_example_plays_most_of_the_fixtures():
         assert len([name for a, name in PLAYS if a == example]) >= PLAYED_MIN
         words = [result.word for result in results(list(FIXTURES.values())[:12], described(example))]
         assert NOT_OFFERED in words and GREEN in words
+
+
+def test_the_convolution_of_mamba_holds_its_last_three_inputs():
+    xs = np.random.default_rng(1).standard_normal((1, 9, MambaCache.width))
+    cache = MambaCache(Geometry(), 1)
+    cache.advance(xs, [9])
+    assert np.array_equal(cache.read(0)["conv"], xs[0, -3:])

@@ -1,0 +1,230 @@
+"""Random histories of whatever a cache offers, until one is wrong; the shortest that is still wrong becomes a fixture."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.caches.play import CachePlay
+from harness.caches.protocol import Described
+from harness.caches.results import ABORTED, RED, Result, messages
+from harness.rows.fixture import FixtureError, dump, from_mapping
+from harness.rows.schedule import Fixture
+
+Steps = list[dict[str, Any]]
+
+GEOMETRIES = ((4, 2), (8, 1))
+_ROWS_MAX, _PROMPT_MAX, _STEPS_MAX, _WIDTH_MAX = 4, 24, 10, 6
+_SHRINKS_MAX = 600
+_FACT = "depth_refused"  # a fixture declares what its play must witness; of any history, that is all there is
+
+
+@dataclass(frozen=True)
+class Found:
+    """A history that a cache gets wrong: its file, its play, and how many were played until then."""
+
+    path: Path
+    result: Result
+    histories: int
+    message: str
+
+
+def search(
+    cache: Described, folder: Path, *, histories: int, seed: int = 0, arguments: str = ""
+) -> Found | None:
+    """Play up to `histories` random histories; the first wrong one is shrunk and written to `folder`."""
+    rng = np.random.default_rng(seed)
+    for number in range(1, histories + 1):
+        ratio, span = GEOMETRIES[number % len(GEOMETRIES)]
+        steps = Drawn(rng, cache).steps()
+        if wrong(cache, ratio, span, steps) is not None:
+            return _written(cache, ratio, span, shrunk(cache, ratio, span, steps), folder, number, arguments)
+    return None
+
+
+def wrong(cache: Described, ratio: int, span: int, steps: Steps) -> Result | None:
+    """The play of these steps if the cache gets them wrong; None if it is right, or they are no schedule."""
+    try:
+        fixture = _fixture(ratio, span, steps)
+    except FixtureError:
+        return None
+    play = CachePlay(fixture, cache)
+    play.run()
+    result = Result(fixture, play)
+    return result if result.word in (RED, ABORTED) else None
+
+
+def _fixture(
+    ratio: int, span: int, steps: Steps, name: str = "found", proves: str = "Found by search."
+) -> Fixture:
+    return from_mapping(
+        name, {"proves": proves, "ratio": ratio, "span": span, "facts": [_FACT], "step": steps}
+    )
+
+
+class Drawn:
+    """Draws one schedule out of what a cache offers; rows are followed, so that it is one."""
+
+    def __init__(self, rng: np.random.Generator, cache: Described) -> None:
+        self.rng, self.cache = rng, cache
+        self.rows: list[int] = []  # the length of each row
+        self.numbers: list[int] = []  # the sequence in each row
+        self.opened = 0
+        self.parked: dict[int, int] = {}
+
+    def steps(self) -> Steps:
+        rows = self._count(1, _ROWS_MAX)
+        ragged = self.cache.offers("prefill.ragged")
+        lengths = [self._count(1, _PROMPT_MAX)] * rows
+        if ragged:
+            lengths = [self._count(1, _PROMPT_MAX) for _ in range(rows)]
+        self.rows, self.numbers, self.opened = list(lengths), list(range(rows)), rows
+        drawn: Steps = [{"do": "prefill", "lengths": lengths}]
+        for _ in range(self._count(1, _STEPS_MAX)):
+            drawn += self._step()
+        return drawn
+
+    def _count(self, low: int, high: int) -> int:
+        return int(self.rng.integers(low, high + 1))
+
+    def _step(self) -> Steps:
+        offers = self.cache.offers
+        choices = [self._advance, self._advance]
+        choices += [self._verify] if offers("rollback") else []
+        choices += [self._select] if offers("select") else []
+        choices += [self._join] if offers("assemble") else []
+        choices += [self._leave] if offers("split") and offers("assemble") and offers("select") else []
+        return choices[self._count(0, len(choices) - 1)]()
+
+    def _counts(self, low: int, high: int, ragged: bool) -> list[int]:
+        if not ragged:
+            return [self._count(max(low, 1), high)] * len(self.rows)
+        return [self._count(low, high) for _ in self.rows]
+
+    def _advance(self) -> Steps:
+        counts = self._counts(0, _WIDTH_MAX, self.cache.offers("advance.ragged"))
+        self.rows = [length + n for length, n in zip(self.rows, counts, strict=True)]
+        return [{"do": "advance", "n_new": counts}]
+
+    def _verify(self) -> Steps:
+        width = self._count(1, _WIDTH_MAX)
+        if self.cache.offers("rollback.ragged"):
+            accept = [self._count(0, width) for _ in self.rows]
+        else:
+            accept = [self._count(0, width)] * len(self.rows)
+        self.rows = [length + n for length, n in zip(self.rows, accept, strict=True)]
+        return [{"do": "verify", "width": width, "accept": accept}]
+
+    def _select(self) -> Steps:
+        rows = len(self.rows)
+        chosen = [int(row) for row in self.rng.permutation(rows)[: self._count(1, rows)]]
+        if self.cache.offers("repeat") and self._count(0, 2) == 0 and rows < _ROWS_MAX:
+            chosen.append(chosen[0])
+        numbers: list[int] = []
+        for row in chosen:
+            if self.numbers[row] in numbers:
+                numbers.append(self.opened)
+                self.opened += 1
+            else:
+                numbers.append(self.numbers[row])
+        self.rows, self.numbers = [self.rows[row] for row in chosen], numbers
+        return [{"do": "select", "rows": chosen}]
+
+    def _join(self) -> Steps:
+        if len(self.rows) >= _ROWS_MAX:
+            return self._advance()
+        length, number = self._count(1, _PROMPT_MAX), self.opened
+        self.opened += 1
+        self.rows.append(length)
+        self.numbers.append(number)
+        return [
+            {"do": "prefill", "lengths": [length], "parked": True},
+            {"do": "assemble", "sequences": [number]},
+        ]
+
+    def _leave(self) -> Steps:
+        if len(self.rows) < 2:
+            return self._advance()
+        row = self._count(0, len(self.rows) - 1)
+        number, length = self.numbers.pop(row), self.rows.pop(row)
+        leave: Steps = [{"do": "split", "rows": [row]}, *self._advance()]
+        self.rows.append(length)
+        self.numbers.append(number)
+        return [*leave, {"do": "assemble", "sequences": [number]}]
+
+
+def shrunk(cache: Described, ratio: int, span: int, steps: Steps) -> Steps:
+    """The same fault with fewer steps, fewer rows and smaller numbers, as far as one change at a time leads."""
+    left = _SHRINKS_MAX
+    going = True
+    while going and left:
+        going = False
+        for smaller in _smaller(steps):
+            left -= 1
+            if wrong(cache, ratio, span, smaller) is not None:
+                steps, going = smaller, True
+                break
+            if not left:
+                break
+    return steps
+
+
+def _smaller(steps: Steps) -> Iterator[Steps]:
+    """Neighbours that are smaller: cut short, without a step, without a row, with a smaller number."""
+    for length in range(1, len(steps)):
+        yield steps[:length]
+    for k in range(1, len(steps)):
+        yield steps[:k] + steps[k + 1 :]
+    for row in range(len(steps[0]["lengths"])):
+        yield [_without(step, row, number) for number, step in enumerate(steps)]
+    for k, step in enumerate(steps):
+        for key in ("lengths", "n_new", "accept", "width"):
+            for value in _lower(step.get(key)):
+                yield [*steps[:k], {**step, key: value}, *steps[k + 1 :]]
+
+
+def _without(step: dict[str, Any], row: int, number: int) -> dict[str, Any]:
+    """The step of a batch that never had this row; other rows keep their numbers only where no step names them."""
+    keys = ("lengths",) if number == 0 else ("n_new", "accept")
+    kept = {key: value[:row] + value[row + 1 :] for key, value in step.items() if key in keys}
+    if step["do"] == "select":
+        kept["rows"] = [other - (other > row) for other in step["rows"] if other != row]
+    return {**step, **kept}
+
+
+def _lower(value: list[int] | int | None) -> Iterator[list[int] | int]:
+    if isinstance(value, int):
+        yield from (lower for lower in (value // 2, value - 1) if 0 < lower < value)
+    elif value is not None:
+        if len(set(value)) == 1 and value[0] > 1:  # rows that must stay equal
+            yield [value[0] // 2] * len(value)
+            yield [value[0] - 1] * len(value)
+        for k, each in enumerate(value):
+            yield from (
+                [*value[:k], lower, *value[k + 1 :]] for lower in (each // 2, each - 1) if 0 <= lower < each
+            )
+
+
+def _written(
+    cache: Described, ratio: int, span: int, steps: Steps, folder: Path, histories: int, arguments: str
+) -> Found:
+    result = wrong(cache, ratio, span, steps)
+    assert result is not None
+    red = sorted({mismatch.check for mismatch in result.trace.mismatches}) or ["the play goes on"]
+    proves = f"Found by search in {cache.name}: {', '.join(red)} through {len(steps)} steps."
+    text = dump(_fixture(ratio, span, steps, proves=proves))
+    path = folder / f"found_{hashlib.sha256(text.encode()).hexdigest()[:10]}.toml"
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    play = CachePlay(_fixture(ratio, span, steps, path.stem, proves), cache)
+    play.run()
+    again = Result(play.fixture, play)
+    said = messages([again], None, f" --fixtures {shlex.quote(str(folder))}{arguments}")[:1]
+    said.append(f"\nfound after {histories} histories, written to {path}")
+    return Found(path, again, histories, "\n".join(said))
