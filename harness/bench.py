@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from harness.benchmark import tables
+from harness.benchmark import one_layer, speculation, tables
 from harness.benchmark.state import Layer
 from harness.benchmark.tables import Effort, Row
 from harness.device import refusal
@@ -58,6 +58,32 @@ def ab(
     _write("ab", "bench-ab", found, device, as_json, reports, claim)
 
 
+@app.command("mtp")
+def mtp(
+    device: Device = "cpu", as_json: AsJson = False, quick: Quick = False, reports: Reports = Path("reports")
+) -> None:
+    """What a verify of drafts gains, every row going back by itself against all together, beside the theory."""
+    _refuse(device, reports)
+    effort = speculation.Effort()
+    if quick:
+        effort = speculation.Effort(rows=(1, 8), acceptances=(0.7,), verifies=4, samples=16)
+    found = _measured(speculation.accepted_per_verify(effort, device), quick, as_json)
+    _write("mtp", "bench-mtp", found, device, as_json, reports)
+
+
+@app.command("attention")
+def attention(
+    device: Device = "cpu", as_json: AsJson = False, quick: Quick = False, reports: Reports = Path("reports")
+) -> None:
+    """One attention layer: rows at unequal tokens against rows that all stand where the longest does."""
+    _refuse(device, reports)
+    effort = one_layer.Effort()
+    if quick:
+        effort = one_layer.Effort(sizes=((4, 1), (4, 2)), longest=512, repeats=3, small=True)
+    found = _measured(one_layer.ragged_against_uniform(effort, device), quick, as_json)
+    _write("attention", "bench-attention", found, device, as_json, reports)
+
+
 def _state(effort: Effort) -> Iterator[Row]:
     for layer in effort.layers:
         yield from tables.step_against_projection(effort, layer)
@@ -75,13 +101,18 @@ def _state(effort: Effort) -> Iterator[Row]:
         yield from tables.storage(effort, layer)
 
 
-def _effort(device: str, quick: bool, reports: Path) -> Effort:
-    """What to measure and how long. Everything that can be refused is refused here, before minutes go by."""
+def _refuse(device: str, reports: Path) -> None:
+    """Everything that can be refused is refused here, before minutes go by."""
     refused = refusal(device) or folder_refusal("--reports", reports)
     if refused:
         print(f"rowproof bench: {refused}", file=sys.stderr)
         raise typer.Exit(ExitCode.USAGE)
     torch.set_num_threads(1)
+
+
+def _effort(device: str, quick: bool, reports: Path) -> Effort:
+    """What to measure of the state, and how long."""
+    _refuse(device, reports)
     effort = Effort()
     sizes: dict[str, Any] = {"device": device}
     if quick:

@@ -39,8 +39,11 @@ class Branch(NamedTuple):
 class IndexerMath(Protocol):
     """What the choice of blocks asks of an indexer; `torch_impl.indexer.Indexer` is the real one."""
 
-    compressor: BlockPooler
-    topk: int
+    @property
+    def compressor(self) -> BlockPooler: ...
+
+    @property
+    def topk(self) -> int: ...
 
     def scores(self, hidden: Tensor, residual: Tensor, position: Tensor, keys: Tensor) -> Tensor:
         """hidden [B, T, H], residual [B, T, q_lora], position [B, T], keys [B, N, index_d] to float [B, T, N].
@@ -53,10 +56,17 @@ class IndexerMath(Protocol):
 class LayerMath(Protocol):
     """What a layer computes; `torch_impl.attention.Attention` is the real one. A key is its own value."""
 
-    key_width: int
-    key_dtype: torch.dtype
-    compressor: BlockPooler | None
-    indexer: IndexerMath | None
+    @property
+    def key_width(self) -> int: ...
+
+    @property
+    def key_dtype(self) -> torch.dtype: ...
+
+    @property
+    def compressor(self) -> BlockPooler | None: ...
+
+    @property
+    def indexer(self) -> IndexerMath | None: ...
 
     def queries(self, hidden: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
         """hidden [B, T, H] to queries [B, T, ...] at position [B, T], and the residual [B, T, ...] for the indexer."""

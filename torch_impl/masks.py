@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from torch_impl.geometry import Integers
@@ -50,7 +51,7 @@ class Positions:
         """The absolute token of every query [B, T]; padding counts on."""
         return self.start[:, None] + np.arange(self.columns)
 
-    def real(self) -> Integers:
+    def real(self) -> NDArray[np.bool_]:
         """Which queries are no padding: bool [B, T]."""
         return np.arange(self.columns) < self.n_new[:, None]
 
