@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 from .exit_codes import ExitCode
@@ -18,6 +19,9 @@ COMMANDS = {
 
 # Judging mutants needs none of these, so a project without arrays need not install them.
 OF_ROWS = ("torch", "numpy", "safetensors")
+
+# These load an implementation by its dotted name, which often stands in the current folder; `python -m` looks there too.
+BY_NAME = ("identity", "search")
 
 
 def main() -> None:
@@ -39,6 +43,8 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(int(ExitCode.USAGE))
+    if name in BY_NAME:
+        sys.path.append(os.getcwd())
     command.main()
 
 

@@ -88,3 +88,18 @@ def test_a_kept_finding_is_a_test_that_is_red_until_the_cache_is_mended(project:
     adapter.write_text(adapter.read_text().replace("20", "24"))
     code, said = run("python -m pytest -q test_my_cache.py -k mended", project)
     assert code == 0, said
+
+
+def test_the_installed_script_finds_an_adapter_in_the_current_folder_as_python_does(project: Path):
+    script = Path(sys.executable).with_name("rowproof")
+    words = "identity --subject my_adapter:Window --fixture one_sequence_in_chunks".split()
+    done = subprocess.run(
+        [script, *words],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "fixtures played 1 of 1: 1 green" in done.stdout
