@@ -97,7 +97,7 @@ class Told:
             return (f"{name} {list(got.shape)}   {other} {list(want.shape)}", _NOT_EXPLAINED)
         self._explained_so_far += 1
         axis = self.play.cache.axes.get(array, "state")
-        if self.play.cache.stream == "ids":
+        if self.play.cache.stream == "ids" and got.dtype.kind == "i":
             return (self._in_ids(sides) if axis != "state" else _in_numbers(sides),)
         said = [self._where(member, array, axis, sides, within)]
         if got.shape == want.shape and np.isnan(got).any() and not np.isnan(want).any():

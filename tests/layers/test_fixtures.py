@@ -15,11 +15,16 @@ from harness.caches.compare import FRESH, REFERENCE
 from harness.caches.play import CachePlay, play
 from harness.caches.protocol import load_cache
 from harness.rows.fixture import default_folder, load
-from harness.rows.trace import Trace
 from harness.rows.verdict import NotEvaluated, PlayAborted
 
-FORMS = {"tokens": "harness.subjects.v4_tokens:V4TokenCache"}
-ARRAYS = {"tokens": ("mask", "picks", "blocks", "positions", "lead", "kv", "comp", "index")}
+FORMS = {
+    "tokens": "harness.subjects.v4_tokens:V4TokenCache",
+    "float64": "harness.subjects.v4_model:V4ModelCache",
+}
+ARRAYS = {
+    "tokens": ("mask", "picks", "blocks", "positions", "lead", "kv", "comp", "index"),
+    "float64": ("logits", "attention", "kv", "comp", "index"),
+}
 FIXTURES = (
     "accept_at_ratio_8",
     "accept_lands_on_block_edge",
@@ -52,11 +57,11 @@ ITEMS = [
 
 
 @cache
-def trace_of(form: str, fixture: str) -> Trace:
+def played_of(form: str, fixture: str) -> CachePlay:
     """One play answers many items; a process plays it once."""
     played = play(load(default_folder() / f"{fixture}.toml"), load_cache(FORMS[form]))
     assert isinstance(played, CachePlay)
-    return played.trace
+    return played
 
 
 def belongs(name: str, check: str) -> bool:
@@ -68,7 +73,7 @@ def belongs(name: str, check: str) -> bool:
 
 @pytest.mark.parametrize(("form", "fixture", "check"), ITEMS, ids=["-".join(item) for item in ITEMS])
 def test_layers(form: str, fixture: str, check: str) -> None:
-    trace = trace_of(form, fixture)
+    trace = played_of(form, fixture).trace
     arguments = f" --subject {FORMS[form]}"
     red = [trace.message(each, arguments) for each in trace.mismatches if belongs(each.check, check)]
     assert not red, "\n".join(red)
@@ -81,5 +86,5 @@ def test_layers(form: str, fixture: str, check: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_every_comparison_of_a_play_is_some_items(form: str) -> None:
     checks = {check for each, _, check in ITEMS if each == form}
-    for name in trace_of(form, FIXTURES[0]).compared:
+    for name in played_of(form, FIXTURES[0]).trace.compared:
         assert any(belongs(name, check) for check in checks), name
