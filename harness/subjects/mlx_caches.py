@@ -43,6 +43,8 @@ class _Batch:
         self.cache: Any = self.single().merge([self.single() for _ in range(rows)])
 
     def advance(self, xs: Array, n_new: Sequence[int]) -> None:
+        if self.cache is None:
+            return
         columns = xs.shape[1]
         padding = [columns - n for n in n_new]
         if any(padding):
@@ -60,15 +62,20 @@ class _Batch:
         self.cache.trim(counts[0])
 
     def select(self, rows: Sequence[int]) -> None:
-        self.cache.filter(list(rows))
+        if rows:
+            self.cache.filter(list(rows))
+        else:
+            self.cache = (
+                None  # mlx-lm lets go of the cache of a batch without rows, and goes on with the other's
+            )
 
     def split(self, row: int) -> Self:
         return self._with(self.cache.merge([self.cache.extract(row)]))
 
     @staticmethod
     def assemble(parts: Sequence[_Batch]) -> _Batch:
-        whole = parts[0]
-        for part in parts[1:]:
+        whole, *others = [part for part in parts if part.cache is not None] or parts
+        for part in others:
             whole.cache.extend(part.cache)
         return whole
 
@@ -85,7 +92,7 @@ class _Batch:
 
     def poison(self) -> None:
         """Large, not NaN: what a mask hides is multiplied by a weight of zero."""
-        if self.cache.empty():
+        if self.cache is None or self.cache.empty():
             return
         columns = np.arange(self.cache.keys.shape[2])
         if getattr(self.cache, "rotated", False):

@@ -102,7 +102,7 @@ class HybridBeams(Hybrid):
     """The same, with rows moved by `reorder_cache`, the call of beam search."""
 
     def select(self, rows: Sequence[int]) -> None:
-        self.layer.reorder_cache(torch.tensor(rows))
+        self.layer.reorder_cache(torch.tensor(rows, dtype=torch.int64))
 
 
 def _move(layer: Any, rows: Sequence[int]) -> None:
@@ -112,7 +112,7 @@ def _move(layer: Any, rows: Sequence[int]) -> None:
     if times > 1 and list(rows) == [row for row in range(held) for _ in range(times)]:
         layer.batch_repeat_interleave(times)
     else:
-        layer.batch_select_indices(torch.tensor(rows))
+        layer.batch_select_indices(torch.tensor(rows, dtype=torch.int64))
 
 
 def _decayed(state: Tensor, new: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from x_transformers import Decoder
 from x_transformers.autoregressive_wrapper import modify_cached_kv
@@ -65,6 +64,8 @@ class XTransformersCache:
 
     def advance(self, xs: Array, n_new: Sequence[int]) -> None:
         new = torch.from_numpy(xs).float()
+        if not new.shape[1]:
+            return
         if self.cache is None:
             self.start = new.shape[1] - torch.tensor(n_new)
             aligned = [row.roll(int(start), 0) for row, start in zip(new, self.start, strict=True)]
@@ -100,12 +101,12 @@ class XTransformersCache:
             modify_cached_kv(self.cache, lambda entries: entries[list(rows)])
 
     def read(self, row: int) -> Mapping[str, Array]:
-        if self.cache is None:
-            return {name: np.zeros((0, _WIDTH), np.float32) for name in self.axes}
         attended, _ = self._forward(_PROBE.expand(len(self.start), 1, _WIDTH))
-        keys, values = (entries[row, 0, self.start[row] :].numpy() for entries in _held(self._next()))
+        nothing = torch.zeros(len(self.start), 1, 0, _WIDTH)
+        held = (nothing, nothing) if self.cache is None else _held(self._next())
+        keys, values = (entries[row, 0, self.start[row] :].numpy() for entries in held)
         read = {"keys": keys, "values": values, "attended": attended[row, 0].numpy()}
-        if self.hybrid:
+        if self.hybrid and self.cache is not None:
             read["hidden"] = self.cache.attn_intermediates[0].hybrid_hidden[0, row].numpy()
         return read
 
