@@ -92,7 +92,7 @@ def test_a_kept_finding_is_a_test_that_is_red_until_the_cache_is_mended(project:
 
 def test_the_installed_script_finds_an_adapter_in_the_current_folder_as_python_does(project: Path):
     script = Path(sys.executable).with_name("rowproof")
-    words = "identity --subject my_adapter:Window --fixture one_sequence_in_chunks".split()
+    words = ["identity", "--subject", "my_adapter:Window", "--fixture", "one_sequence_in_chunks"]
     done = subprocess.run(
         [script, *words],
         cwd=project,
