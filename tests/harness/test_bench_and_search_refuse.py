@@ -40,7 +40,11 @@ def said(command, arguments, capsys, monkeypatch) -> tuple[int, str, str]:
         (bench, ["state", "--reports", Path(__file__) / "new"], "is a file; it should be a folder"),
         (search, ["--folder", Path(__file__) / "new"], "is a file; it should be a folder"),
         (search, ["--subject", "harness.exit_codes:__doc__"], "a subject should have the methods"),
-        (search, ["--subject", "harness.bench:app"], "it should be a factory that takes a geometry and a number of"),
+        (
+            search,
+            ["--subject", "harness.bench:app"],
+            "it should be a factory that takes a geometry and a number of",
+        ),
         (search, ["--examples", "0"], "should be greater than or equal to 1"),
         (bench, ["ba"], "No such command 'ba'"),
     ],
