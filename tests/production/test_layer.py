@@ -282,3 +282,13 @@ def test_hidden_states_of_another_batch_are_refused_before_anything_is_computed(
         with pytest.raises(Refusal) as refused:
             step(math, slots, torch.ones(shape, dtype=torch.int64))
         assert refused.value.kind == "advance-shape"
+
+
+def test_scores_are_those_of_the_reference_to_their_scale():
+    math, oracle = layer("csa", seed=5)
+    history = np.random.default_rng(6).standard_normal((30, CONFIG.hidden_width))
+    hidden, position = torch.from_numpy(history)[None], torch.arange(30)[None]
+    _, residual = math.queries(hidden, position)
+    keys = torch.from_numpy(oracle.indexer.compressor.blocks(history))[None]
+    scores = math.indexer.scores(hidden, residual, position, keys)
+    assert near(scores[0], oracle.indexer.scores(history, oracle.residual(history)))
