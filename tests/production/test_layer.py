@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harness.subjects.token_compressor import TokenCompressor
 from reference_impl import model as reference
-from torch_impl.attention import Attention
+from torch_impl.attention import Attention, rms_norm
 from torch_impl.layer import Branch, LayerSlots, step
 from torch_impl.refusals import MaskRefused, Refusal
 from torch_impl.schedule import AttentionConfig, Kind
@@ -113,6 +113,7 @@ def test_every_query_of_every_row_is_given_its_own_tokens_and_blocks(kind, seed)
             for k in range(hidden.shape[1]):
                 if k >= n:
                     assert not raw.keep[row, k].any()
+                    assert not raw.keys[row, k - hidden.shape[1]].any()  # and the column of padding is zero
                     assert blocks is None or not blocks.keep[row, k].any()
                     continue
                 tokens, pooled = expected(rows[row], start + k, kind, ratio)
@@ -149,6 +150,25 @@ def test_a_mask_that_does_not_fit_is_refused_before_any_slot_is_touched():
     assert {tuple(slot.tokens) for _, slot in slots.named()} == {(10, 10)}
 
 
+def test_a_sliding_layer_has_no_blocks_that_a_mask_could_speak_of():
+    math = TokenMath("sliding")
+    slots = LayerSlots.open(math, 1, WINDOW, MARGIN)
+    step(math, slots, torch.arange(1, 12).view(1, 11, 1))
+    with pytest.raises(MaskRefused) as refused:
+        step(math, slots, torch.tensor([[[12]]]), mask=torch.ones(1, WINDOW + 1, dtype=torch.bool))
+    assert refused.value.kind == "mask-width"
+
+
+@pytest.mark.parametrize("per_row_state", [True, False])
+def test_all_slots_of_a_layer_are_opened_alike(per_row_state):
+    slots = LayerSlots.open(TokenMath("csa", ratio=2), 2, WINDOW, 3, per_row_state)
+    kinds, held = zip(*slots.named(), strict=True)
+    assert kinds == ("kv", "compressor", "indexer")
+    assert {slot.per_row_state for slot in held} == {per_row_state}
+    assert (slots.kv.margin, slots.compressor.geometry.margin, slots.indexer.geometry.margin) == (3, 3, 3)
+    assert {slot.rows for slot in held} == {2}
+
+
 CONFIG = AttentionConfig(
     schedule=KINDS, hidden_width=24, heads=4, d=16, rope_width=8, window=WINDOW, index_heads=3, index_d=8,
     topk=TOPK, csa_ratio=4, hca_ratio=8,
@@ -159,17 +179,19 @@ FULL = reference.ModelConfig(
 )  # fmt: skip
 
 
+def layer_weights(kind: Kind, seed: int = 0) -> dict[str, np.ndarray]:
+    weights = reference.random_weights(np.random.default_rng(seed), replace(FULL, schedule=(kind,)))
+    return {k.removeprefix("layers.0.attn."): w for k, w in weights.items() if k.startswith("layers.0.attn.")}
+
+
 def layer(
     kind: Kind, seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> tuple[Attention, reference.AttentionWeights]:
     """One layer twice: production's and the reference's, from the same weights."""
-    rng = np.random.default_rng(seed)
-    config = replace(FULL, schedule=(kind,))
-    weights = reference.random_weights(rng, config)
-    own = {k.removeprefix("layers.0.attn."): w for k, w in weights.items() if k.startswith("layers.0.attn.")}
+    own = layer_weights(kind, seed)
     tensors = {name: torch.from_numpy(w).to(dtype) for name, w in own.items()}
     production = Attention(CONFIG, kind, tensors, groups=FULL.o_groups, eps=FULL.eps)
-    return production, reference.attention_layer(config, kind, own)
+    return production, reference.attention_layer(replace(FULL, schedule=(kind,)), kind, own)
 
 
 def near(ours: Tensor, theirs, within: float = 1e-9) -> bool:
@@ -292,3 +314,21 @@ def test_scores_are_those_of_the_reference_to_their_scale():
     keys = torch.from_numpy(oracle.indexer.compressor.blocks(history))[None]
     scores = math.indexer.scores(hidden, residual, position, keys)
     assert near(scores[0], oracle.indexer.scores(history, oracle.residual(history)))
+
+
+def test_norms_of_bfloat16_are_taken_in_float32_and_rounded_once():
+    x = torch.randn(5, 64, generator=torch.Generator().manual_seed(1)).bfloat16()
+    gamma = torch.randn(64, generator=torch.Generator().manual_seed(2)).bfloat16()
+    wide = x.float()
+    right = gamma.float() * wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+    off = (rms_norm(x, gamma, 1e-6).float() - right).abs()
+    assert (off <= right.abs() * 2**-8).all()  # half a unit in the last place
+
+
+def test_neither_slots_nor_outputs_hold_a_graph():
+    weights = {name: torch.from_numpy(w).requires_grad_() for name, w in layer_weights("csa").items()}
+    math = Attention(CONFIG, "csa", weights, groups=FULL.o_groups)
+    slots = LayerSlots.open(math, 1, WINDOW, MARGIN)
+    found = step(math, slots, torch.ones(1, 20, CONFIG.hidden_width, dtype=torch.float64))
+    assert not found.requires_grad
+    assert not any(t.requires_grad for _, slot in slots.named() for t in slot.storage().values())
