@@ -42,6 +42,7 @@ from .rows.streams import EVENT_UNIQUE, STREAMS
 from .rows.subject import load, load_subject
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+OURS = "tests/identity/"
 ITEMS = "tests/lens/test_streams.py"
 PROMISES = f"{ITEMS}::test_counts_and_promises"
 NAME, MARKDOWN = "lens.json", "lens.md"
@@ -62,7 +63,7 @@ def lens(
     root = Path.cwd()
     settings = load_settings(root)
     found = catalogue_file.load(root, settings)
-    problems = found.problems + unknown_streams(found.mutants)
+    problems = found.problems + unknown_streams(found.mutants) + claims_elsewhere(found.mutants)
     if problems:
         raise InputRefused(problems)
     selection = Selection(tuple(only or ()), tuple(theme or ()))
@@ -92,6 +93,21 @@ def unknown_streams(mutants: Sequence[Mutant]) -> list[str]:
         for mutant in mutants
         for stream in mutant.survives_under
         if stream not in STREAMS
+    ]
+
+
+def looked_at(mutant: Mutant) -> bool:
+    """Whether row identity of production is what sees the entry; others judge other caches, or whole layers."""
+    return any(test.startswith(OURS) for test in mutant.killed_by)
+
+
+def claims_elsewhere(mutants: Sequence[Mutant]) -> list[str]:
+    """A claim about data that the lens cannot verify is refused input."""
+    return [
+        f"mutant '{mutant.id}': survives_under is {list(mutant.survives_under)}, and no killer stands in {OURS}; the lens "
+        "plays nothing else, so leave the claim out or name a check of row identity"
+        for mutant in mutants
+        if mutant.survives_under and not looked_at(mutant)
     ]
 
 
@@ -127,8 +143,9 @@ def _entries(
     """Every chosen entry on every stream; the tests of tests/lens are the eyes."""
     fixtures = load_folder(default_folder())
     listed = "\n".join(test for mutant in found.mutants for test in mutant.killed_by)
-    wanted = {mutant.id: _items(mutant) for mutant in chosen}
-    answers = panel.ask(root, settings, wanted, chosen, jobs, progress()) if chosen else {}
+    asked = [mutant for mutant in chosen if looked_at(mutant)]
+    wanted = {mutant.id: _items(mutant) for mutant in asked}
+    answers = panel.ask(root, settings, wanted, asked, jobs, progress()) if asked else {}
     return {
         "streams": dict(STREAMS),
         "catalogue": len(found.mutants),
@@ -138,7 +155,8 @@ def _entries(
             "options": [" ".join(options.values()) for options in OPTIONS],
             "values": list(VALUES_FIXTURES),
         },
-        "entries": {mutant.id: _entry(mutant, answers[mutant.id]) for mutant in chosen},
+        "entries": {mutant.id: _entry(mutant, answers[mutant.id]) for mutant in asked},
+        "elsewhere": [mutant.id for mutant in chosen if not looked_at(mutant)],
     }
 
 
@@ -183,7 +201,10 @@ def weigh(data: Mapping[str, Any], mutants: Sequence[Mutant]) -> list[Finding]:
                 blind = f"{cell['of'] - cell['caught']} of {cell['of']} pairs"
                 findings.append(Finding(ExitCode.FINDING, f"{name}: {stream} is blind to {blind}"))
     for mutant in mutants:
-        findings += _weighed(mutant, data["entries"][mutant.id])
+        if mutant.id in data["entries"]:
+            findings += _weighed(mutant, data["entries"][mutant.id])
+        elif mutant.id not in data["elsewhere"]:
+            findings.append(Finding(ExitCode.ABSENT, f"{mutant.id}: no stream was asked of it"))
     return findings
 
 

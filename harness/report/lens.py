@@ -97,6 +97,11 @@ def sentences(data: Mapping[str, Any]) -> list[str]:
         f"{theme}: {says}; no data differs, only base and refusal show it"
         for theme, says in data["pairs"]["promises"].items()
     ]
+    if data["elsewhere"]:
+        lines.append(
+            f"{len(data['elsewhere'])} of {len(data['elsewhere']) + len(data['entries'])} entries were not asked: other "
+            "checks than row identity of production are named for them"
+        )
     if not data["entries"]:
         return [*lines, "no mutant was run: these are pairs of states"]
     played = data["played"]

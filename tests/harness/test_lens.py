@@ -128,7 +128,7 @@ def mutant(**given: Any) -> Mutant:
 
 
 def weighed(entry: dict[str, Any], mutant: Mutant) -> list[tuple[int, str]]:
-    found = lens.weigh({"pairs": {"faults": {}}, "entries": {"a": entry}}, [mutant])
+    found = lens.weigh({"pairs": {"faults": {}}, "entries": {"a": entry}, "elsewhere": []}, [mutant])
     return [(int(finding.code), finding.sentence) for finding in found]
 
 
@@ -150,6 +150,18 @@ def test_a_claim_about_data_that_does_not_exist_is_refused() -> None:
     assert sentence.endswith("'shared_rampe', which is no stream; did you mean 'shared_ramp'?")
 
 
+def test_entries_that_judge_other_caches_are_not_asked_and_may_claim_nothing_about_data() -> None:
+    killer = "tests/caches/test_examples.py::test_cache[gru-permuted_rows]"
+    assert not lens.looked_at(mutant(killed_by=(killer,)))
+    assert lens.claims_elsewhere([mutant(killed_by=(killer,))]) == []
+    [sentence] = lens.claims_elsewhere([mutant(killed_by=(killer,), survives_under=("zeros",))])
+    assert "survives_under is ['zeros'], and no killer stands in tests/identity/" in sentence
+    nobody = {"pairs": {"faults": {}}, "entries": {}}
+    assert lens.weigh({**nobody, "elsewhere": ["a"]}, [mutant()]) == []
+    [absent] = lens.weigh({**nobody, "elsewhere": []}, [mutant()])
+    assert (absent.code, absent.sentence) == (ExitCode.ABSENT, "a: no stream was asked of it")
+
+
 def test_an_entry_without_an_answer_is_inconclusive() -> None:
     [(code, sentence)] = weighed(entry(silent={"x": Reading.CRASHED}), mutant())
     assert (code, sentence) == (ExitCode.INCONCLUSIVE, "a: 1 tests gave no answer: x crashed")
@@ -165,7 +177,9 @@ def test_an_entry_that_a_data_killer_sees_and_no_stream_is_a_finding() -> None:
 def test_an_identity_that_is_blind_is_a_finding() -> None:
     cells = {stream: {"exact": {"caught": 1, "of": 2}} for stream in STREAMS}
     pairs = {"faults": {"f": {"streams": cells}, "g": {"streams": {}}}}
-    assert [(int(f.code), f.sentence) for f in lens.weigh({"pairs": pairs, "entries": {}}, [])] == [
+    assert [
+        (int(f.code), f.sentence) for f in lens.weigh({"pairs": pairs, "entries": {}, "elsewhere": []}, [])
+    ] == [
         (1, "f: random_by_event is blind to 1 of 2 pairs"),
         (1, "f: token_identity is blind to 1 of 2 pairs"),
         (5, "g: no fixture has a history to plant it in"),
