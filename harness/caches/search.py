@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.caches.needs import missing
 from harness.caches.play import CachePlay
 from harness.caches.protocol import Described
 from harness.caches.results import ABORTED, RED, Result, messages
@@ -20,7 +21,8 @@ from harness.rows.schedule import Fixture
 Steps = list[dict[str, Any]]
 
 GEOMETRIES = ((4, 2), (8, 1))
-_ROWS_MAX, _PROMPT_MAX, _STEPS_MAX, _WIDTH_MAX = 4, 24, 10, 6
+_ROWS_MAX, _STEPS_MAX, _WIDTH_MAX, _BACK_MAX = 4, 10, 6, 3
+_PROMPTS_MAX = (3, 24, 80)  # short ones meet the start, long ones pass the end of a window
 _SHRINKS_MAX = 600
 _FACT = "depth_refused"  # a fixture declares what its play must witness; of any history, that is all there is
 
@@ -49,10 +51,12 @@ def search(
 
 
 def wrong(cache: Described, ratio: int, span: int, steps: Steps) -> Result | None:
-    """The play of these steps if the cache gets them wrong; None if it is right, or they are no schedule."""
+    """The play of these steps if the cache gets them wrong; None if it is right, or they are no schedule for it."""
     try:
         fixture = _fixture(ratio, span, steps)
     except FixtureError:
+        return None
+    if missing(fixture, cache):
         return None
     play = CachePlay(fixture, cache)
     play.run()
@@ -79,11 +83,10 @@ class Drawn:
         self.parked: dict[int, int] = {}
 
     def steps(self) -> Steps:
-        rows = self._count(1, _ROWS_MAX)
-        ragged = self.cache.offers("prefill.ragged")
-        lengths = [self._count(1, _PROMPT_MAX)] * rows
-        if ragged:
-            lengths = [self._count(1, _PROMPT_MAX) for _ in range(rows)]
+        rows, longest = self._count(1, _ROWS_MAX), _PROMPTS_MAX[self._count(0, len(_PROMPTS_MAX) - 1)]
+        lengths = [self._count(1, longest)] * rows
+        if self.cache.offers("prefill.ragged"):
+            lengths = [self._count(1, longest) for _ in range(rows)]
         self.rows, self.numbers, self.opened = list(lengths), list(range(rows)), rows
         drawn: Steps = [{"do": "prefill", "lengths": lengths}]
         for _ in range(self._count(1, _STEPS_MAX)):
@@ -97,6 +100,11 @@ class Drawn:
         offers = self.cache.offers
         choices = [self._advance, self._advance]
         choices += [self._verify] if offers("rollback") else []
+        choices += (
+            [self._rollback]
+            if offers("rollback.ragged") or (offers("rollback") and len(self.rows) == 1)
+            else []
+        )
         choices += [self._select] if offers("select") else []
         choices += [self._join] if offers("assemble") else []
         choices += [self._leave] if offers("split") and offers("assemble") and offers("select") else []
@@ -121,6 +129,12 @@ class Drawn:
         self.rows = [length + n for length, n in zip(self.rows, accept, strict=True)]
         return [{"do": "verify", "width": width, "accept": accept}]
 
+    def _rollback(self) -> Steps:
+        row = self._count(0, len(self.rows) - 1)
+        n = self._count(1, min(self.rows[row], _BACK_MAX)) if self.rows[row] else 0
+        self.rows[row] -= n
+        return [{"do": "rollback", "row": row, "n": n}] if n else self._advance()
+
     def _select(self) -> Steps:
         rows = len(self.rows)
         chosen = [int(row) for row in self.rng.permutation(rows)[: self._count(1, rows)]]
@@ -139,7 +153,7 @@ class Drawn:
     def _join(self) -> Steps:
         if len(self.rows) >= _ROWS_MAX:
             return self._advance()
-        length, number = self._count(1, _PROMPT_MAX), self.opened
+        length, number = self._count(1, _PROMPTS_MAX[1]), self.opened
         self.opened += 1
         self.rows.append(length)
         self.numbers.append(number)
@@ -180,11 +194,12 @@ def _smaller(steps: Steps) -> Iterator[Steps]:
     for length in range(1, len(steps)):
         yield steps[:length]
     for k in range(1, len(steps)):
-        yield steps[:k] + steps[k + 1 :]
+        yield _fitting(steps[:k] + steps[k + 1 :])
+        yield _fitting(steps[:k] + steps[k + 2 :])  # such as a row that joins
     for row in range(len(steps[0]["lengths"])):
         yield [_without(step, row, number) for number, step in enumerate(steps)]
     for k, step in enumerate(steps):
-        for key in ("lengths", "n_new", "accept", "width"):
+        for key in ("lengths", "n_new", "accept", "width", "n"):
             for value in _lower(step.get(key)):
                 yield [*steps[:k], {**step, key: value}, *steps[k + 1 :]]
 
@@ -196,6 +211,32 @@ def _without(step: dict[str, Any], row: int, number: int) -> dict[str, Any]:
     if step["do"] == "select":
         kept["rows"] = [other - (other > row) for other in step["rows"] if other != row]
     return {**step, **kept}
+
+
+def _fitting(steps: Steps) -> Steps:
+    """The steps with counts and choices cut to the rows that are left when one of them is gone."""
+    rows, fitting = 0, list[dict[str, Any]]()
+    for step in steps:
+        kept = {key: step[key][:rows] for key in ("n_new", "accept") if key in step}
+        if step["do"] == "select":
+            kept["rows"] = [row for row in step["rows"] if row < rows]
+        fitting.append({**step, **kept})
+        rows = _rows_after(fitting[-1], rows)
+    return fitting
+
+
+def _rows_after(step: dict[str, Any], rows: int) -> int:
+    match step["do"]:
+        case "prefill":
+            return rows if rows else len(step["lengths"])
+        case "select":
+            return len(step["rows"])
+        case "split":
+            return rows - len(step["rows"])
+        case "assemble":
+            return rows + len(step["sequences"])
+        case _:
+            return rows
 
 
 def _lower(value: list[int] | int | None) -> Iterator[list[int] | int]:

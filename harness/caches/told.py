@@ -75,6 +75,10 @@ def _in_numbers(sides: Mapping[str, Array]) -> str:
     return f"entry {apart[0]} of {len(want)}: {quoted}"
 
 
+def _tokens(n: int) -> str:
+    return "token" if n == 1 else f"{n} tokens"
+
+
 _NOT_EXPLAINED = (
     f"not explained: the first {_EXPLAINED_MAX} differences of a play are, with all that they are compared to"
 )
@@ -262,13 +266,16 @@ class Told:
                 left = self._labels(dropped[:n])
                 yield f"if {left}, rolled back, were still there", most[: len(has) + n]
             yield (
-                f"if its oldest {len(dropped)} tokens had been dropped instead of its newest",
+                f"if its oldest {_tokens(len(dropped))} had been dropped instead of its newest",
                 most[len(dropped) :],
             )
         yield "if nothing had ever been dropped", member.ever
         if self.play.rolling_back:
             for n in range(1, min(_LOST_MAX, len(most)) + 1):
-                yield f"if its newest {n} tokens had been dropped, not {len(dropped)}", most[: len(most) - n]
+                yield (
+                    f"if its newest {_tokens(n)} had been dropped, not {len(dropped)}",
+                    most[: len(most) - n],
+                )
         yield "before this step", had
         for each in others:
             yield f"if it were r{each.number}", each.history
@@ -284,7 +291,7 @@ class Told:
         for n in range(len(new)):
             yield f"if it had taken {n} of its {len(new)} new tokens", had + new[:n]
         for n in range(1, min(_LOST_MAX, len(has))):
-            yield f"without its oldest {n} tokens", has[n:]
+            yield f"without its oldest {_tokens(n)}", has[n:]
         for each in others:
             theirs = each.longest[len(each.before) :]
             yield f"if it had taken r{each.number}'s new tokens", had + theirs

@@ -115,7 +115,7 @@ def test_a_merged_rotating_batch_lets_go_of_the_tokens_that_it_should_keep():
     }  # fmt: skip
     assert "step 1 advance(+1) · row 0 · keys@reference" in said
     assert "first wrong cell: column 0 of 11   alone holds r0:t1   reference says r0:t0" in said
-    assert "alone holds what the row would hold without its oldest 1 tokens" in said
+    assert "alone holds what the row would hold without its oldest token" in said
 
 
 def test_a_row_of_a_batch_that_saw_nothing_cannot_be_extracted():

@@ -246,7 +246,7 @@ def test_a_batch_that_refuses_what_alone_accepts_is_red():
         ("del self.past[row][len(self.past[row]) - max(counts):]", "if its newest 2 tokens had been dropped, not 1"),
         ("pass", "if r1:t4, rolled back, were still there"),
         ("self.past[row] = [p - self.past[row][n] for p in self.past[row][n:]] if n else self.past[row]",
-         "if its oldest 1 tokens had been dropped instead of its newest"),
+         "if its oldest token had been dropped instead of its newest"),
         ("self.past[row] = self.past[0][:]", "if it were r0"),
     ],
     ids=["too-far", "stale-draft", "wrong-end", "row-mix-up"],

@@ -72,7 +72,7 @@ def test_a_second_crop_silently_shortens_a_window_that_the_first_one_cut_to_size
     assert result.word == RED
     assert "step 2 rollback(row 0, -1) · row 0 · keys@fresh" in said
     assert "10 tokens where 11 are right" in said
-    assert "alone holds what the row would hold without its oldest 1 tokens" in said
+    assert "alone holds what the row would hold without its oldest token" in said
     assert played(SLIDING, prompt, {"do": "rollback", "row": 0, "n": 2})[0].word == GREEN
 
 

@@ -54,7 +54,7 @@ def test_a_window_that_moves_hides_tokens_of_a_left_padded_row():
     result, said = played(WINDOW, {"do": "prefill", "lengths": [12, 11]})
     assert red(result) == {"attended", "keys", "values"}
     assert "step 0 prefill(12,11) · row 1 · attended" in said
-    assert "batch holds what the row would hold without its oldest 1 tokens" in said
+    assert "batch holds what the row would hold without its oldest token" in said
     assert "row 0" not in said
 
 
