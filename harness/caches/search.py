@@ -215,9 +215,10 @@ def _without(step: dict[str, Any], row: int, number: int) -> dict[str, Any]:
 
 def _fitting(steps: Steps) -> Steps:
     """The steps with counts and choices cut to the rows that are left when one of them is gone."""
-    rows, fitting = 0, list[dict[str, Any]]()
+    rows = 0
+    fitting: Steps = []
     for step in steps:
-        kept = {key: step[key][:rows] for key in ("n_new", "accept") if key in step}
+        kept: dict[str, Any] = {key: step[key][:rows] for key in ("n_new", "accept") if key in step}
         if step["do"] == "select":
             kept["rows"] = [row for row in step["rows"] if row < rows]
         fitting.append({**step, **kept})
