@@ -25,6 +25,9 @@ from torch_impl.xs_rolling import XsRolling
 
 Slot = KVRing | XsRolling
 
+_GATHERED_MAX = 16
+"""Queries of a row up to which picked blocks are gathered: more than any verify has."""
+
 
 class Branch(NamedTuple):
     """What one branch of the attention offers: keys [B, N, d], and keep, bool [B, T, N], which of them a query sees.
@@ -158,7 +161,7 @@ def step(
     if slots.compressor:
         seen = block_keep.to(hidden.device)
         picks = _picks(math, slots, hidden, residual, position, seen)  # [B, T, topk]
-        blocks = _all(slots.compressor, seen) if picks is None else _picked(slots.compressor, picks)
+        blocks = _offered(slots.compressor, seen, picks)
     read = math.attend(queries, raw, blocks)  # [B, T, heads, d]
     return math.output(read, position)
 
@@ -185,6 +188,21 @@ def _picks(
         return None
     scores = math.indexer.scores(hidden, residual, position, slots.indexer.columns())
     return pick(scores, seen, math.indexer.topk)
+
+
+def _offered(state: XsRolling, seen: Tensor, picks: Tensor | None) -> Branch:
+    """The blocks that are attended to: all that are seen, or each query's picks of them."""
+    if picks is None:
+        return _all(state, seen)
+    # A decoding step reads a few blocks of many. A prompt's queries together read most of them, and side by side
+    # their picks would be T * k columns for each of T queries.
+    return _picked(state, picks) if picks.shape[1] <= _GATHERED_MAX else _all(state, _marked(seen, picks))
+
+
+def _marked(seen: Tensor, picks: Tensor) -> Tensor:
+    """Which columns are picked, bool [B, T, N]: picks [B, T, k] as a mask."""
+    marked = seen.new_zeros(*seen.shape[:2], seen.shape[2] + 1)  # the last column takes what is unreached
+    return marked.scatter_(2, picks.remainder(seen.shape[2] + 1), True)[..., :-1]
 
 
 def _all(state: XsRolling, seen: Tensor) -> Branch:

@@ -332,3 +332,14 @@ def test_neither_slots_nor_outputs_hold_a_graph():
     found = step(math, slots, torch.ones(1, 20, CONFIG.hidden_width, dtype=torch.float64))
     assert not found.requires_grad
     assert not any(t.requires_grad for _, slot in slots.named() for t in slot.storage().values())
+
+
+def test_a_prompt_of_many_queries_reads_what_its_queries_read_a_few_at_a_time():
+    math, oracle = layer("csa")
+    hidden = torch.randn(2, 60, CONFIG.hidden_width, generator=torch.Generator().manual_seed(4)).double()
+    whole, pieces = (LayerSlots.open(math, 2, WINDOW, MARGIN) for _ in range(2))
+    once = step(math, whole, hidden)  # 60 queries: their picks are a mask over all columns
+    few = [step(math, pieces, piece) for piece in hidden.split(4, dim=1)]  # four: their picks are gathered
+    assert TOPK < 60 // 4
+    assert near(once, torch.cat(few, dim=1))
+    assert all(near(row, oracle(history.numpy())) for row, history in zip(once, hidden, strict=True))
