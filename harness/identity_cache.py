@@ -32,7 +32,7 @@ def play_cache(
     found = []
     for result in results(fixtures, cache, until):
         found.append(result)
-        if not as_json:
+        if not as_json and report.shown(result):
             print(report.line(result), flush=True)
     text = json.dumps(report.as_json(found, cache), indent=2, sort_keys=True)
     if as_json:

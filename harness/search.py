@@ -49,7 +49,14 @@ def find(
 
 def _of_a_cache(cache: Described, folder: Path, histories: int, seed: int) -> typer.Exit:
     arguments = f" --subject {shlex.quote(cache.name)}"
-    found = search_cache(cache, folder, histories=histories, seed=seed, arguments=arguments)
+    right = [0]
+    try:
+        found = search_cache(
+            cache, folder, histories=histories, seed=seed, arguments=arguments, played=right.append
+        )
+    except KeyboardInterrupt:
+        print(f"interrupted: {right[-1]} of {histories} histories were played, and right", file=sys.stderr)
+        return typer.Exit(ExitCode.INTERRUPTED)
     if found is not None:
         print(found.message)
         return typer.Exit(ExitCode.FINDING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,6 +42,7 @@ class Comparison:
         self.told = Told(play)
         self.margin = np.inf
         self._seen: set[tuple[str, int | None]] = set()
+        self.names: set[str] = set()
         self._fresh: dict[tuple[int, ...], Mapping[str, Array]] = {}
 
     def record(self, check: str, row: int | None, said: tuple[str, ...]) -> None:
@@ -119,6 +120,7 @@ class Comparison:
         self, against: str, row: int | None, member: Member, sides: Mapping[str, Mapping[str, Array]]
     ) -> None:
         got, want = list(sides.values())[:2]
+        self.names |= got.keys()
         if got.keys() != want.keys():
             self._first("read" + against, row, member, _named(sides))
         for array in sorted(got.keys() & want.keys()):
@@ -163,9 +165,23 @@ class Comparison:
             return float(np.nanmax(np.abs(right - other), initial=0.0)) / within
 
 
-def _copied(read: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Arrays of the reader's own: a cache may hand out views of what it will overwrite."""
-    return {name: np.array(array) for name, array in read.items()}
+def _copied(read: Any) -> Mapping[str, Array]:
+    """Arrays of the reader's own: a cache may hand out views of what it will overwrite.
+
+    Raises TypeError for what is no mapping of names to arrays.
+    """
+    if not isinstance(read, Mapping):
+        raise TypeError(f"`read` returned {type(read).__name__}; it should be a dict of names and arrays")
+    copied = {}
+    for name, array in read.items():
+        try:
+            copied[name] = np.array(array)
+        except Exception as error:
+            raise TypeError(
+                f"read(...)[{name!r}] is {type(array).__name__} and no array for NumPy ({error}); a tensor in bfloat16 needs "
+                "`.float()`, one on a device `.cpu()`"
+            ) from error
+    return copied
 
 
 def _named(sides: Mapping[str, Mapping[str, Array]]) -> tuple[str, ...]:

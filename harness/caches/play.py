@@ -8,6 +8,7 @@ what a history does to a row. A rollback that forgets to roll back is the same i
 from __future__ import annotations
 
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,7 @@ class Member:
 
     before : what it held before the step that is played; longest : the most that it held during it, drafts included
     ever   : every event that it was fed, in order; padded : the most columns of padding beside them
+    fork   : the sequence that it was copied from, and how many tokens they had; or None
     """
 
     number: int
@@ -37,6 +39,7 @@ class Member:
     longest: list[int] = field(default_factory=list)
     ever: list[int] = field(default_factory=list)
     padded: int = 0
+    fork: tuple[int, int] | None = None
 
 
 class Ended(Exception):
@@ -105,7 +108,7 @@ class CachePlay:
         except Ended as ended:
             self.trace.stopped = Stop(self.at, str(ended))
         except Exception as error:  # noqa: BLE001 (the cache's own fault, whatever it is)
-            self.trace.stopped = Stop(self.at, f"{type(error).__name__}: {error}")
+            self.trace.stopped = Stop(self.at, f"{type(error).__name__}: {error}{_place(error)}")
         if self.trace.stopped is not None:
             return False
         self.comparison.compare(held)
@@ -201,6 +204,8 @@ class CachePlay:
                 self.parked[member.number] = member, park
             return
         self.order, self.batch = new, self.open(len(new))
+        self._met("padded", len(set(step.lengths)) > 1)
+        self._met("chunked", bool(step.cuts))
         edges = [0, *step.cuts, max(step.lengths)]
         pieces = [[row[start:end] for row in ids] for start, end in zip(edges, edges[1:], strict=False)]
 
@@ -212,6 +217,11 @@ class CachePlay:
 
     def _advance(self, counts: Sequence[int]) -> None:
         ids = [self._fresh_ids(member, n) for member, n in zip(self.order, counts, strict=True)]
+        self._met("idle", 0 in counts and any(counts))
+        for member, n in zip(self.order, counts, strict=True):
+            self._met("replaced", bool(n) and len(member.ever) > len(member.history))
+            self._met("forked", bool(n) and member.fork is not None)
+            self._met("dropped_fork", bool(n) and self._before_its_fork(member))
         self._attempt(lambda: self._feed(self.present(), ids), lambda: self._all_take(ids))
 
     def _feed(self, cache: Cache, ids: Sequence[list[int]]) -> None:
@@ -247,12 +257,27 @@ class CachePlay:
                 if n:
                     member.alone.rollback([n])
 
+        self._met("dropped", any(counts))
+        self._met("dropped_unevenly", len(set(counts)) > 1)
+        for member, n in zip(self.order, counts, strict=True):
+            self._met("dropped_past", len(member.history) - n < len(member.before) and bool(n))
         self._attempt(lambda: self.present().rollback(counts), each)
         for member, n in zip(self.order, counts, strict=True):
             del member.history[len(member.history) - n :]
 
+    def _met(self, situation: str, there: bool = True) -> None:
+        if there:
+            self.trace.facts.add(situation)
+
+    def _before_its_fork(self, member: Member) -> bool:
+        """Whether a row holds less than it had in common with one that still goes on beside it."""
+        pairs = [(member, each) for each in self.order if each.fork and each.fork[0] == member.number]
+        pairs += [(each, member) for each in self.order if member.fork and each.number == member.fork[0]]
+        return any(copied.fork and len(member.history) < copied.fork[1] for _, copied in pairs)
+
     def _split(self, rows: Sequence[int]) -> None:
         batch = self.present()
+        self._met("left")
         for row in rows:
             member = self.order[row]
             self.parked[member.number] = member, batch.split(row)
@@ -271,11 +296,14 @@ class CachePlay:
             self.batch = parts[0].assemble(parts)
 
         self._attempt(act, lambda: None)
+        self._met("joined", len(parts) > 1)
         self.order = self.order + [member for member, _ in coming]
         for number in sequences:
             del self.parked[number]
 
     def _select(self, rows: Sequence[int]) -> None:
+        self._met("shrunk", len(set(rows)) < len(self.order))
+        self._met("moved", list(rows) != sorted(rows))
         self._attempt(lambda: self.present().select(rows), lambda: None)
         chosen: list[Member] = []
         for row in rows:
@@ -288,6 +316,7 @@ class CachePlay:
         kept = member.alone.split(0) if "split" in self.cache.supports else self.fresh(member.history)
         other = self._new(kept)
         other.history, other.before, other.longest, other.ever = (list(member.history) for _ in range(4))
+        other.fork = member.number, len(member.history)
         self.ledger.append(other.number, 0, len(other.history))
         return other
 
@@ -306,6 +335,7 @@ class CachePlay:
 
     def _restore(self, name: str) -> None:
         path, kept = self.saved[name]
+        self._met("restored")
         self.batch = self.open(1).restore(path)
         self.order = []
         for member, history, file in kept:
@@ -353,3 +383,13 @@ def _without_poison(trace: Trace, bare: Trace) -> None:
 
 def _says(refusal: str | None) -> str:
     return "accepts" if refusal is None else f"refuses ({refusal})"
+
+
+def _place(error: Exception) -> str:
+    """Where it was raised: the last frame that is not the harness's own, such as a line of an adapter."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _ours(frame.filename)]
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
+
+
+def _ours(file: str) -> bool:
+    return Path(file).parent == Path(__file__).parent

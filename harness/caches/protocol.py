@@ -159,7 +159,10 @@ def describe(name: str, factory: Factory, cache: Any) -> Described:
         for part in ("advance", "read", "width", "supports")
         if getattr(cache, part, None) is None
     ]
-    supports = frozenset(getattr(cache, "supports", None) or ())
+    listed = getattr(cache, "supports", None) or ()
+    if isinstance(listed, str):
+        problems.append(f"supports is the text {listed!r}; it should be a tuple of names, ({listed!r},)")
+    supports = frozenset(() if isinstance(listed, str) else listed)
     problems += [
         f"supports names {each!r}; there are {', '.join(OFFERS)}" for each in sorted(supports - set(OFFERS))
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from harness.rows.schedule import Fixture
 Steps = list[dict[str, Any]]
 
 GEOMETRIES = ((4, 2), (8, 1))
-_ROWS_MAX, _STEPS_MAX, _WIDTH_MAX, _BACK_MAX = 4, 10, 6, 3
+_ROWS_MAX, _STEPS_MAX, _WIDTH_MAX, _BACK_MAX = 4, 10, 6, 6
 _PROMPTS_MAX = (3, 24, 80)  # short ones meet the start, long ones pass the end of a window
 _SHRINKS_MAX = 600
 _FACT = "depth_refused"  # a fixture declares what its play must witness; of any history, that is all there is
@@ -38,11 +38,21 @@ class Found:
 
 
 def search(
-    cache: Described, folder: Path, *, histories: int, seed: int = 0, arguments: str = ""
+    cache: Described,
+    folder: Path,
+    *,
+    histories: int,
+    seed: int = 0,
+    arguments: str = "",
+    played: Callable[[int], None] = lambda _: None,
 ) -> Found | None:
-    """Play up to `histories` random histories; the first wrong one is shrunk and written to `folder`."""
+    """Play up to `histories` random histories; the first wrong one is shrunk and written to `folder`.
+
+    played: told how many were right so far, before each.
+    """
     rng = np.random.default_rng(seed)
     for number in range(1, histories + 1):
+        played(number - 1)
         ratio, span = GEOMETRIES[number % len(GEOMETRIES)]
         steps = Drawn(rng, cache).steps()
         if wrong(cache, ratio, span, steps) is not None:
@@ -106,6 +116,8 @@ class Drawn:
             else []
         )
         choices += [self._select] if offers("select") else []
+        forks = offers("repeat") and offers("rollback.ragged") and len(self.rows) < _ROWS_MAX
+        choices += [self._fork_and_go_back] if forks else []
         choices += [self._join] if offers("assemble") else []
         choices += [self._leave] if offers("split") and offers("assemble") and offers("select") else []
         return choices[self._count(0, len(choices) - 1)]()
@@ -134,6 +146,20 @@ class Drawn:
         n = self._count(1, min(self.rows[row], _BACK_MAX)) if self.rows[row] else 0
         self.rows[row] -= n
         return [{"do": "rollback", "row": row, "n": n}] if n else self._advance()
+
+    def _fork_and_go_back(self) -> Steps:
+        """A row becomes two, one of them goes back behind the fork, and they go on with different tokens."""
+        row, rows = self._count(0, len(self.rows) - 1), len(self.rows)
+        n = self._count(1, max(min(self.rows[row], _BACK_MAX), 1))
+        self.rows.append(self.rows[row])
+        self.numbers.append(self.opened)
+        self.opened += 1
+        fork: Steps = [{"do": "select", "rows": [*range(rows), row]}]
+        if n <= self.rows[row]:
+            gone = row if self._count(0, 1) else rows
+            self.rows[gone] -= n
+            fork.append({"do": "rollback", "row": gone, "n": n})
+        return [*fork, *self._advance()]
 
     def _select(self) -> Steps:
         rows = len(self.rows)

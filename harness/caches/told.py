@@ -189,8 +189,10 @@ class Told:
         if sequence == PADDING:
             return "padding"
         label = self.play.ledger.label(token)
-        dropped = token not in self.play.members[sequence].history
-        return f"{label}, rolled back" if dropped else label
+        held = any(
+            token in member.history for member in self.play.members
+        )  # a fork holds what its origin dropped
+        return label if held else f"{label}, rolled back"
 
     def tokens(self, ids: Sequence[int]) -> str:
         """A few tokens as they are, many by the first and the last."""
@@ -278,7 +280,7 @@ class Told:
                 )
         yield "before this step", had
         for each in others:
-            yield f"if it were r{each.number}", each.history
+            yield f"if it were r{each.number}{self._in_common(member, each)}", each.history
             yield f"if it were r{each.number} before this step", each.before
             if each.longest != each.history:
                 yield f"if it were r{each.number} with its rolled-back drafts", each.longest
@@ -299,6 +301,13 @@ class Told:
             yield f"if it went on from r{each.number}", each.history + new
         if has:
             yield f"if {self.token(has[-1])} had been taken twice", [*has, has[-1]]
+
+    def _in_common(self, member: Member, other: Member) -> str:
+        """Two rows with one past often share its memory."""
+        for one, origin_ in ((member, other), (other, member)):
+            if one.fork and one.fork[0] == origin_.number:
+                return f", with which it has {one.fork[1]} tokens in common (is their memory shared?)"
+        return ""
 
     def _read(self, history: Sequence[int], array: str) -> Array | None:
         """What a fresh start with this history reads; None if the cache cannot be given it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from harness.caches.protocol import load_cache
@@ -19,7 +20,8 @@ def require_identity(subject: str, fixtures: Path | None = None) -> None:
     found = list(results(list(load_folder(fixtures or default_folder()).values()), load_cache(subject)))
     if not holds(found):
         needs = sorted({need for result in found for need in result.needs})
-        said = messages(found, None, f" --subject {subject}")
+        folder = f" --fixtures {shlex.quote(str(fixtures))}" if fixtures else ""
+        said = messages(found, None, f"{folder} --subject {subject}")
         raise AssertionError(
             "\n\n".join(said) or f"no fixture was played to its end; they need {', '.join(needs)}"
         )

@@ -10,6 +10,7 @@ from typing import Any
 from harness.caches.needs import OWN
 from harness.caches.protocol import OFFERS, Described
 from harness.caches.results import ABORTED, GREEN, NOT_OFFERED, RED, REFUSED, Result, holds, messages
+from harness.caches.situations import reachable, unmet
 
 MARKS = {GREEN: "●", REFUSED: "◐", RED: "✗", ABORTED: "!", NOT_OFFERED: "·"}
 _MESSAGES_MAX = 20
@@ -39,6 +40,11 @@ def line(result: Result) -> str:
     return f"{name} {said}"
 
 
+def shown(result: Result) -> bool:
+    """Whether the fixture has a line: not if it speaks of this project's own state and nothing else is missing."""
+    return not result.needs or not set(result.needs) <= set(OWN)
+
+
 def summary(found: Sequence[Result], cache: Described, row: int | None, arguments: str) -> str:
     """Messages, what was not offered with its consequence, counts, and the answer."""
     parts = messages(found, row, arguments)
@@ -56,25 +62,42 @@ def summary(found: Sequence[Result], cache: Described, row: int | None, argument
         + ", ".join(f"{words[word]} {word}" for word in (GREEN, REFUSED, RED, ABORTED)),
         f"comparisons {compared} · steps skipped because another cache's refusal is expected there {skipped}",
     ]
-    margins = [result.played.comparison.margin for result in played if result.played is not None]
+    margins = [each.played.comparison.margin for each in played if each.played and each.word == GREEN]
     if margins:
         counts.append(f"a wrong newest token is at least {min(margins):.3g} tolerances away")
-    answer = "identity holds" if holds(found) else "identity does NOT hold"
+    counts += _met(found, cache)
+    answer = "identity holds in what was played" if holds(found) else "identity does NOT hold"
     return "\n" + "\n\n".join([*shown, "\n".join([*_not_offered(found, cache), *counts, answer])])
 
 
 def _not_offered(found: Sequence[Result], cache: Described) -> list[str]:
-    """Each thing that is missing, with what it costs and how many fixtures were not played for it."""
+    """Each thing that is missing with what it costs, and what other caches are not asked for."""
     asked = Counter(need for result in found for need in result.needs)
-    lines = [
-        f"not offered: {what}, needed by {asked[what]} of {len(found)} fixtures; {consequence}"
-        for what, consequence in OFFERS.items()
-        if not cache.offers(what)
-    ]
-    own = Counter(need for result in found for need in result.needs if need in OWN)
-    lines += [
-        f"not asked of another cache: {OWN[need]}, {n} of {len(found)} fixtures" for need, n in own.items()
-    ]
+    lines = []
+    for what, consequence in OFFERS.items():
+        if not cache.offers(what):
+            fixtures = f" ({asked[what]} of {len(found)} fixtures need it)" if asked[what] else ""
+            lines.append(f"not offered: {what}{fixtures}; {consequence}")
+    own = [result for result in found if set(result.needs) & set(OWN)]
+    if own:
+        needs = sorted({need for result in own for need in result.needs if need in OWN})
+        lines.append(
+            f"not asked of another cache: {len(own)} of {len(found)} fixtures, about "
+            f"{', '.join(OWN[need] for need in needs)}"
+        )
+    return lines
+
+
+def _met(found: Sequence[Result], cache: Described) -> list[str]:
+    """What the plays went through: nothing is proved about a situation that none of them met."""
+    plays = [result.played for result in found if result.played is not None]
+    met = set().union(*(play.trace.facts for play in plays))
+    there, missing = reachable(cache), unmet(cache, met)
+    lines = [f"situations met {len(there) - len(missing)} of {len(there)} that it can come into"]
+    lines += [f"never met: {sentence}" for sentence in missing]
+    unread = sorted(set(cache.axes) - {name for play in plays for name in play.comparison.names})
+    if plays and unread:
+        lines.append(f"axes names {', '.join(unread)}, and no row read such an array: is it spelt alike?")
     return lines
 
 

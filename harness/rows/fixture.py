@@ -166,7 +166,9 @@ class _Rehearsal:
         if not self.fixture.proves.strip().endswith("."):
             found.append("proves should be one sentence that ends with a full stop")
         if not self.fixture.facts:
-            found.append("facts is empty; a fixture should declare what its play must witness")
+            found.append(
+                f"facts is empty; a fixture should declare what its play must witness, some of {', '.join(FACTS)}"
+            )
         for fact in self.fixture.facts:
             if fact not in FACTS:
                 close = difflib.get_close_matches(fact, FACTS, 1)

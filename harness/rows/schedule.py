@@ -6,6 +6,7 @@ Sequences are numbered in the order in which they are opened. A sequence is eith
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -181,17 +182,26 @@ Step = (
 )
 
 
+_QUOTED_MAX = 16
+
+
+def _quoted(counts: Sequence[int], sign: str = "") -> str:
+    """Counts with commas between them; of many, the first and how many there are."""
+    shown = ",".join(f"{sign}{n}" for n in counts[:_QUOTED_MAX])
+    return shown if len(counts) <= _QUOTED_MAX else f"{shown},... {len(counts)} in all"
+
+
 def describe(step: Step) -> str:
     """A step in the words of a message: advance(+3,+1)."""
     match step:
         case Advance(n_new=counts):
-            return f"advance({','.join(f'+{n}' for n in counts)})"
+            return f"advance({_quoted(counts, '+')})"
         case Prefill(lengths=lengths):
-            return f"prefill({','.join(map(str, lengths))})"
+            return f"prefill({_quoted(lengths)})"
         case Adopt(tokens=tokens, base=base):
             return f"adopt({','.join(f'{b}..{t}' for t, b in zip(tokens, base, strict=True))})"
         case Verify(width=width, accept=accept):
-            return f"verify(+{width}, accept {','.join(map(str, accept))})"
+            return f"verify(+{width}, accept {_quoted(accept)})"
         case Rollback(row=row, n=n):
             return f"rollback(row {row}, -{n})"
         case Trim(base=base, sequence=sequence):

@@ -103,3 +103,11 @@ def test_the_installed_script_finds_an_adapter_in_the_current_folder_as_python_d
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "fixtures played 1 of 1: 1 green" in done.stdout
+
+
+def test_the_fixture_of_the_page_is_one_and_is_played(project: Path):
+    (project / "fixtures").mkdir()
+    (project / "fixtures" / "fork.toml").write_text(block("toml fixture"))
+    mend(project)
+    code, said = run("python -m harness.identity --subject my_adapter:Window --fixtures fixtures", project)
+    assert code == 0, said

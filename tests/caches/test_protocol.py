@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from harness.caches.needs import OWN, missing, needs
 from harness.caches.protocol import OFFERS, Geometry, NotOffered, describe, load_cache
@@ -67,6 +69,7 @@ def test_a_cache_with_two_methods_is_played():
             {"supports": ("rollback.ragged",)},
             "supports names 'rollback.ragged', and there is no method rollback",
         ),
+        ({"supports": "select"}, "supports is the text 'select'; it should be a tuple of names, ('select',)"),
         ({"supports": ("snapshot",)}, "supports names 'snapshot', and there is no method restore"),
         ({"axes": {"sums": "rows"}}, "axes['sums'] is 'rows'; it should be tokens, blocks or state"),
     ],
@@ -129,7 +132,7 @@ def test_what_is_not_offered_is_said_with_its_step_and_its_consequence():
     assert [result.word for result in found] == [NOT_OFFERED, GREEN]
     assert missing(FIXTURES["accept_none_some_all"], cache)["rollback.ragged"] == 1
     assert "not offered: prefill.ragged (step 0), rollback.ragged (step 1)" in report.line(found[0])
-    assert f"rollback.ragged, needed by 1 of 2 fixtures; {OFFERS['rollback.ragged']}" in report.summary(
+    assert f"rollback.ragged (1 of 2 fixtures need it); {OFFERS['rollback.ragged']}" in report.summary(
         found, cache, None, ""
     )
 
@@ -163,6 +166,44 @@ def test_a_cache_that_raises_is_aborted_and_says_at_which_step():
     result = judged(Raises, *EVEN)
     assert result.word == ABORTED
     assert "RuntimeError: out of slots" in messages([result])[0] and "step 1" in messages([result])[0]
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        (np.zeros(3), "TypeError: `read` returned ndarray; it should be a dict of names and arrays"),
+        (
+            {"sums": torch.zeros(3, dtype=torch.bfloat16)},
+            "read(...)['sums'] is Tensor and no array for NumPy",
+        ),
+    ],
+)
+def test_a_read_of_another_form_is_said_to_be_one(shown: Any, said: str):
+    class Odd(Minimal):
+        def read(self, row: int) -> Mapping[str, Any]:
+            return shown
+
+    result = judged(Odd, {"do": "prefill", "lengths": [3]})
+    assert result.word in (RED, ABORTED)
+    assert said in "\n".join(messages([result]))
+
+
+def test_what_an_adapter_raises_is_told_with_its_line():
+    class Raises(Minimal):
+        def advance(self, xs: Any, n_new: Sequence[int]) -> None:
+            raise RuntimeError("boom")
+
+    result = judged(Raises, *EVEN)
+    assert re.search(r"RuntimeError: boom \(test_protocol.py:\d+ in advance\)", messages([result])[0])
+
+
+def test_an_axis_of_an_array_that_no_row_reads_is_pointed_out():
+    misspelt = type("Misspelt", (Minimal,), {"axes": {"sum": "state"}})
+    cache = describe("test:it", misspelt, misspelt(Geometry(), 1))
+    found = list(results([fixture(*EVEN)], cache))
+    assert "axes names sum, and no row read such an array: is it spelt alike?" in report.summary(
+        found, cache, None, ""
+    )
 
 
 def test_a_state_that_shows_nothing_of_its_newest_token_is_refused_as_data():
