@@ -152,6 +152,18 @@ def test_a_mask_is_refused_before_the_first_layer_and_hides_tokens_from_all():
     assert not near(seen, model.forward(tokens[:, :1], cache, mask=closed), 1e-3)
 
 
+def test_a_mask_that_the_first_layer_could_take_and_the_second_not_is_refused_before_either():
+    """A mask over blocks fits one kind of layer only; a model takes masks over raw columns."""
+    model, _ = models(6, schedule=("csa", "hca"))
+    cache = model.cache(2, MARGIN)
+    model.forward(torch.ones(2, 12, dtype=torch.int64), cache)
+    before = bytes_of(cache)
+    with pytest.raises(MaskRefused) as refused:
+        model.forward(torch.ones(2, 1, dtype=torch.int64), cache, mask=torch.ones(1, 6 + 3, dtype=torch.bool))
+    assert refused.value.kind == "mask-width"
+    assert bytes_of(cache) == before
+
+
 @pytest.mark.parametrize("n_new", [[3, 2], [0, 0, 0]])
 def test_counts_that_do_not_fit_are_refused_by_the_cache_before_the_first_layer(n_new):
     model, _ = models(6)

@@ -120,6 +120,17 @@ def test_a_chain_of_the_target_itself_is_always_right():
         assert verified.back == [0] * len(PROMPTS)
 
 
+def test_a_step_without_drafts_is_a_greedy_step_for_target_and_chain():
+    model, _ = models(7)
+    right = plain(model, steps=4)
+    cache, pending = opened(model)
+    chain = DraftChain(model, opened(model)[0])
+    decoding = Speculative(model, cache, chain, pending)
+    for at, depth in ((1, 0), (2, 1), (4, 0)):
+        assert decoding.step(depth).tokens == [own[at : at + depth + 1] for own in right]
+        assert chain.cache.tokens == cache.tokens
+
+
 def test_each_row_keeps_its_own_and_a_cohort_keeps_the_least():
     model, _ = models(7)
     right = plain(model)
