@@ -13,6 +13,9 @@ from torch_impl.rope import Rope
 
 UNREACHED = -1
 
+_AGREEMENT_ELEMENTS = 1 << 26
+"""Scores of single heads that are held at a time: at 65,536 tokens of context a step of 128 rows would need 2 GiB."""
+
 
 def pick(scores: Tensor, visible: Tensor, k: int) -> Tensor:
     """The k best visible blocks of each query, best first: int64 [B, T, k], -1 where there are fewer.
@@ -49,6 +52,12 @@ class Indexer:
         queries = F.linear(residual.flatten(0, 1), self.q_b).view(*position.shape, heads, d)
         queries = self.rope.rotate(queries, position)
         weight = F.linear(hidden.flatten(0, 1), self.weights).view(*position.shape, 1, heads)
-        agreement = (queries.flatten(1, 2) @ keys.mT).relu_()  # [B, T * heads, N]
-        scores = weight @ agreement.view(*position.shape, heads, keys.shape[1])  # [B, T, 1, N]
+        per_chunk = max(_AGREEMENT_ELEMENTS // max(keys.shape[1] * heads * position.shape[1], 1), 1)
+        rows = zip(queries.split(per_chunk), weight.split(per_chunk), keys.split(per_chunk), strict=True)
+        scores = torch.cat([self._weighed(q, w, k) for q, w, k in rows])  # [B, T, 1, N]
         return scores.squeeze(2) * (d * heads) ** -0.5
+
+    def _weighed(self, queries: Tensor, weight: Tensor, keys: Tensor) -> Tensor:
+        """queries [b, T, heads, d], weight [b, T, 1, heads], keys [b, N, d] to [b, T, 1, N]."""
+        agreement = (queries.flatten(1, 2) @ keys.mT).relu_()  # [b, T * heads, N]
+        return weight @ agreement.unflatten(1, queries.shape[1:3])

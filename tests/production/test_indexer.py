@@ -7,7 +7,9 @@ import random
 import pytest
 import torch
 
-from torch_impl.indexer import UNREACHED, pick
+import torch_impl.indexer
+from torch_impl.indexer import UNREACHED, Indexer, pick
+from torch_impl.rope import Rope
 
 
 def picked(scores: list[float], visible: list[bool], k: int) -> list[int]:
@@ -46,3 +48,15 @@ def test_many_equal_scores_are_picked_in_order():
     """relu makes many scores exactly 0; an unstable choice among them would differ from batch to batch."""
     picks = pick(torch.zeros(1, 1, 5000), torch.ones(1, 1, 5000, dtype=torch.bool), 512)
     assert picks.flatten().tolist() == list(range(512))
+
+
+def test_scores_in_chunks_of_rows_are_the_scores_of_all_rows(monkeypatch: pytest.MonkeyPatch):
+    generator = torch.Generator().manual_seed(2)
+    drawn = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
+    weights = {"q_b": drawn(12, 5), "weights": drawn(3, 6)}
+    indexer = Indexer(weights, None, Rope(4, 10000.0), topk=2)  # type: ignore[arg-type]
+    hidden, residual, keys = drawn(7, 2, 6), drawn(7, 2, 5), drawn(7, 9, 4)
+    position = torch.arange(14).view(7, 2)
+    whole = indexer.scores(hidden, residual, position, keys)
+    monkeypatch.setattr(torch_impl.indexer, "_AGREEMENT_ELEMENTS", 2 * 9 * 3 * 2)  # two rows at a time
+    assert (indexer.scores(hidden, residual, position, keys) - whole).abs().max() < 1e-12

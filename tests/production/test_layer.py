@@ -343,3 +343,13 @@ def test_a_prompt_of_many_queries_reads_what_its_queries_read_a_few_at_a_time():
     assert TOPK < 60 // 4
     assert near(once, torch.cat(few, dim=1))
     assert all(near(row, oracle(history.numpy())) for row, history in zip(once, hidden, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_eps_of_a_model_reaches_every_norm_of_its_layers(kind: Kind):
+    own, wide = layer_weights(kind), replace(FULL, schedule=(kind,), eps=0.3)
+    math = Attention(CONFIG, kind, {k: torch.from_numpy(w) for k, w in own.items()}, wide.o_groups, eps=0.3)
+    hidden = torch.randn(1, 23, CONFIG.hidden_width, generator=torch.Generator().manual_seed(8)).double()
+    got = step(math, LayerSlots.open(math, 1, WINDOW, MARGIN), hidden)[0]
+    assert near(got, reference.attention_layer(wide, kind, own)(hidden[0].numpy()))
+    assert not near(got, reference.attention_layer(replace(wide, eps=1e-6), kind, own)(hidden[0].numpy()))
