@@ -17,7 +17,7 @@ from torch import Tensor
 from harness.caches.protocol import Axis, Geometry
 from harness.rows.events import origin
 from harness.rows.subject import Array
-from harness.subjects.v4_tokens import ratios
+from harness.subjects.v4_tokens import ARRAYS, ratios
 from reference_impl import model as reference
 from reference_impl.compressor import rms_norm
 from torch_impl.attention import Attention
@@ -28,7 +28,7 @@ from torch_impl.schedule import Kind
 
 QUERIES, VOCABULARY = 8, 509
 KINDS: tuple[Kind, ...] = ("sliding", "csa", "hca", "csa")
-AXES: dict[str, Axis] = {"attention": "state", "kv": "tokens", "comp": "blocks", "index": "blocks"}
+AXES: dict[str, Axis] = {"kv": "tokens", "comp": "blocks", "index": "blocks"}
 SIZES = {
     "schedule": KINDS, "vocab": VOCABULARY, "hidden_width": 24, "intermediate": 16, "heads": 4, "d": 16,
     "rope_width": 8, "window": 8, "q_lora": 12, "o_groups": 2, "o_lora": 6, "index_heads": 16, "index_d": 8, "topk": 2,
@@ -94,7 +94,7 @@ class V4ModelCache:
         "reference",
     )  # fmt: skip
     axes: ClassVar[Mapping[str, Axis]] = {
-        f"l{i}.{n}": axis for i, _ in enumerate(KINDS) for n, axis in AXES.items()
+        f"l{i}.{name}": AXES[name] for i, kind in enumerate(KINDS) for name in AXES if name in ARRAYS[kind]
     }
     refusal = Refusal
 

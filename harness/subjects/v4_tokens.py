@@ -31,6 +31,11 @@ from torch_impl.storage import BlockPooler
 
 KINDS: tuple[Kind, ...] = ("sliding", "csa", "hca")
 WINDOW, TOPK, QUERIES = 8, 2, 8
+ARRAYS: dict[Kind, tuple[str, ...]] = {
+    "sliding": ("mask", "positions", "lead", "kv"),
+    "csa": ("mask", "picks", "positions", "lead", "kv", "comp", "index"),
+    "hca": ("mask", "blocks", "positions", "lead", "kv", "comp"),
+}
 AXES: dict[str, Axis] = {
     "mask": "tokens", "picks": "blocks", "blocks": "blocks", "positions": "state", "lead": "state",
     "kv": "tokens", "comp": "blocks", "index": "blocks",
@@ -174,7 +179,7 @@ class V4TokenCache:
         "reference",
     )  # fmt: skip
     axes: ClassVar[Mapping[str, Axis]] = {
-        f"l{i}.{n}": axis for i, _ in enumerate(KINDS) for n, axis in AXES.items()
+        f"l{i}.{name}": AXES[name] for i, kind in enumerate(KINDS) for name in ARRAYS[kind]
     }
     refusal = Refusal
 

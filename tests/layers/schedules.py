@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harness.rows import schedule as do
@@ -14,17 +15,19 @@ PARKED_MAX = 3
 
 @dataclass
 class Schedule:
-    """Steps so far, and how many rows, parked and opened sequences they leave."""
+    """Steps so far, and what they leave: the sequence in each row, parked sequences, how long each is and was."""
 
     rng: random.Random
-    rows: list[int] = field(default_factory=list)  # the sequence in each row
+    rows: list[int] = field(default_factory=list)
     parked: list[int] = field(default_factory=list)
-    opened: int = 0
+    length: list[int] = field(default_factory=list)
+    longest: list[int] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
 
     def open(self, lengths: list[int], parked: bool) -> None:
-        names = list(range(self.opened, self.opened + len(lengths)))
-        self.opened += len(lengths)
+        names = list(range(len(self.length), len(self.length) + len(lengths)))
+        self.length += lengths
+        self.longest += lengths
         (self.parked if parked else self.rows).extend(names)
         self.steps.append(do.Prefill(tuple(lengths), parked=parked))
 
@@ -49,20 +52,47 @@ class Schedule:
         self.rows = [self.rows[row] for row in kept]
         self.steps.append(do.Select(tuple(kept)))
 
+    def fork(self) -> None:
+        """A row becomes two; the copy is a sequence of its own."""
+        row = self.rng.randrange(len(self.rows))
+        self.steps.append(do.Select((*range(len(self.rows)), row)))
+        self.length.append(self.length[self.rows[row]])
+        self.longest.append(self.longest[self.rows[row]])
+        self.rows.append(len(self.length) - 1)
+
+    def back(self) -> None:
+        """One row goes back, behind its last step too, as far as the margin always allows."""
+        row = self.rng.randrange(len(self.rows))
+        name = self.rows[row]
+        n = self.rng.randint(0, self.length[name] - max(self.longest[name] - MARGIN, 0))
+        self.length[name] -= n
+        self.steps.append(do.Rollback(row, n))
+
     def verify(self) -> None:
         width = self.rng.randint(2, 8)
-        self.steps.append(do.Verify(width, tuple(self.rng.randint(0, width) for _ in self.rows)))
+        accepted = tuple(self.rng.randint(0, width) for _ in self.rows)
+        self._grow([width] * len(self.rows))
+        for name, n in zip(self.rows, accepted, strict=True):
+            self.length[name] -= width - n
+        self.steps.append(do.Verify(width, accepted))
 
     def advance(self) -> None:
         n_new = tuple(self.rng.choice((0, 1, 1, 1, 3)) for _ in self.rows)
-        self.steps.append(do.Advance(n_new if any(n_new) else (1,) * len(self.rows)))
+        n_new = n_new if any(n_new) else (1,) * len(self.rows)
+        self._grow(n_new)
+        self.steps.append(do.Advance(n_new))
+
+    def _grow(self, n_new: Sequence[int]) -> None:
+        for name, n in zip(self.rows, n_new, strict=True):
+            self.length[name] += n
+            self.longest[name] = max(self.longest[name], self.length[name])
 
 
 def random_schedule(seed: int, rows: int, steps: int, name: str = "random") -> Fixture:
     """`steps` random steps, the same for one seed; about `rows` rows stand in the batch."""
     schedule = Schedule(random.Random(f"{seed} {rows}"))
     rng = schedule.rng
-    schedule.open([rng.randint(1, 40) for _ in range(rows)], parked=False)
+    schedule.open([rng.randint(1, 40) for _ in range(rows - rows // 4)], parked=False)
     while len(schedule.steps) < steps:
         turn = rng.random()
         if turn < 0.05 and len(schedule.parked) < PARKED_MAX:
@@ -75,7 +105,11 @@ def random_schedule(seed: int, rows: int, steps: int, name: str = "random") -> F
             schedule.reorder()
         elif turn < 0.31 and len(schedule.rows) > max(rows // 2, 1):
             schedule.drop()
-        elif turn < 0.65:
+        elif turn < 0.34 and len(schedule.rows) < rows:
+            schedule.fork()
+        elif turn < 0.40:
+            schedule.back()
+        elif turn < 0.70:
             schedule.verify()
         else:
             schedule.advance()
