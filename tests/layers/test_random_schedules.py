@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from schedules import random_schedule
-from test_fixtures import FORMS
+from test_layers import FORMS
 
 from harness.caches.play import CachePlay, play
 from harness.caches.protocol import load_cache

@@ -92,3 +92,15 @@ def test_every_check_is_named_by_an_entry_that_it_must_kill():
     named = {name.removesuffix("]").rpartition("-")[2] for name in killers if "::test_identity[" in name}
     asked = {check for fixture in load_folder(ROOT / "fixtures").values() for check in checks_of(fixture)}
     assert asked - named == {"facts"}
+
+
+def test_no_two_test_modules_share_a_name():
+    # Each folder alone would be collected; the whole suite, and a run of the catalogue, would not.
+    names = [
+        Path(name).name
+        for name in tracked_files()
+        if name.startswith("tests/") and name.endswith(".py") and not name.startswith("tests/toy/")
+    ]
+    modules = [name for name in names if name != "conftest.py"]
+    assert len(modules) > 50
+    assert sorted(name for name in set(modules) if modules.count(name) > 1) == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_fixtures import FIXTURES, played_of
+from test_layers import FIXTURES, played_of
 
 from harness.caches.compare import MARGIN_MIN
 from harness.caches.told import tolerance
