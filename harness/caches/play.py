@@ -261,7 +261,8 @@ class CachePlay:
         self._met("dropped_unevenly", len(set(counts)) > 1)
         for member, n in zip(self.order, counts, strict=True):
             self._met("dropped_past", len(member.history) - n < len(member.before) and bool(n))
-        self._attempt(lambda: self.present().rollback(counts), each)
+        # A list of its own: what a cache does to it must not reach its twin, or what is held by right.
+        self._attempt(lambda: self.present().rollback(list(counts)), each)
         for member, n in zip(self.order, counts, strict=True):
             del member.history[len(member.history) - n :]
 

@@ -39,11 +39,18 @@ def tolerance(want: Array, exact: bool) -> float:
     return 4096 * float(np.finfo(want.dtype).eps) / 2 * scale
 
 
-def wrong(got: Array, want: Array, within: float) -> Array:
-    """Where two arrays of one shape differ; NaN is never right."""
+def _apart(got: Array, want: Array) -> Array:
+    """The distances of two arrays of one shape, of complex numbers in their plane."""
+    wide = np.complex128 if "c" in (got.dtype.kind, want.dtype.kind) else np.float64
     with np.errstate(invalid="ignore"):
-        difference: Array = np.abs(got.astype(np.float64) - want.astype(np.float64))
-    return ~(difference <= within)
+        distances: Array = np.abs(got.astype(wide) - want.astype(wide))
+    return distances
+
+
+def wrong(got: Array, want: Array, within: float) -> Array:
+    """Where two arrays of one shape differ; infinity equals itself, NaN is never right."""
+    off: Array = ~((_apart(got, want) <= within) | (got == want))
+    return off
 
 
 def by_entry(off: Array) -> Array:
@@ -145,7 +152,7 @@ class Told:
             return f"{name} {list(got.shape)}   {other} {list(want.shape)}" + self._counted(axis, got, want)
         off = wrong(got, want, within)
         if axis == "state" or got.ndim == 0:
-            apart = np.abs(got.astype(np.float64) - want.astype(np.float64))
+            apart = _apart(got, want)
             most = float(np.max(apart, initial=0.0))
             return f"{int(off.sum())} of {off.size} numbers differ, by {most:.3g} at most; {within:.1g} is rounding"
         entries = by_entry(off)

@@ -311,3 +311,31 @@ def test_padding_taken_for_tokens_is_told_as_padding():
     result = judged(Pads, {"do": "prefill", "lengths": [2, 4]})
     assert result.word == RED
     assert "batch holds what the row would hold with 2 columns of padding" in messages([result])[0]
+
+
+def test_a_rollback_that_changes_the_counts_it_was_given_is_judged_by_those_of_the_schedule():
+    class Overwrites(Rolls):
+        def rollback(self, counts: Any) -> None:
+            counts[:] = [max(counts)] * len(counts)
+            super().rollback(counts)
+
+    result = judged(Overwrites, EVEN[0], verify(2, [0, 1]))
+    assert result.word == RED
+    assert "if its newest 2 tokens had been dropped, not 1" in "\n".join(messages([result]))
+
+
+def test_an_imaginary_part_that_differs_is_red():
+    class Turned(Minimal):
+        def read(self, row: int) -> Mapping[str, Any]:
+            return {"sums": self.sums[row] + 1j * len(self.sums)}
+
+    assert judged(Turned, *EVEN).word == RED
+
+
+@pytest.mark.parametrize(("batch", "word"), [(-np.inf, GREEN), (np.inf, RED)])
+def test_infinity_equals_itself_and_nothing_else(batch: float, word: str):
+    class Masked(Minimal):
+        def read(self, row: int) -> Mapping[str, Any]:
+            return {"sums": self.sums[row], "mask": np.array([batch if len(self.sums) > 1 else -np.inf])}
+
+    assert judged(Masked, *EVEN).word == word
