@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 PADDING = (1 << 20) - 1
 _LOST_MAX = 8
-_PAST_MAX = 400
+_PAST_MAX = 64
 _OTHERS_MAX = 16
 _EXPLAINED_MAX = 12
+_REPLAYS_MAX = 300
 
 
 def pad_ids(n: int) -> list[int]:
@@ -97,6 +98,7 @@ class Told:
     def __init__(self, play: CachePlay) -> None:
         self.play = play
         self._explained_so_far = 0
+        self._replays = 0  # calls of a fresh cache that were spent on guesses, of _REPLAYS_MAX
         self._walked: dict[tuple[int, ...], list[tuple[int, Mapping[str, Array]]]] = {}
 
     def difference(
@@ -104,7 +106,7 @@ class Told:
     ) -> tuple[str, ...]:
         """Sentences about the first two of `sides` (name -> array, e.g. "batch holds"), which differ."""
         (name, got), (other, want) = list(sides.items())[:2]
-        if self._explained_so_far >= _EXPLAINED_MAX:
+        if self._explained_so_far >= _EXPLAINED_MAX or self._replays > _REPLAYS_MAX:
             return (f"{name} {list(got.shape)}   {other} {list(want.shape)}", _NOT_EXPLAINED)
         self._explained_so_far += 1
         axis = self.play.cache.axes.get(array, "state")
@@ -241,6 +243,8 @@ class Told:
             cache = self.play.fresh(history[:first])
             yield first, self._copied(cache)
             for n in range(first, len(history)):
+                if not self._may_replay():
+                    return
                 cache.advance(self.play.fed([[history[n]]]), [1])
                 yield n + 1, self._copied(cache)
         except Exception:  # noqa: BLE001 (a history that was only guessed)
@@ -309,6 +313,11 @@ class Told:
         if has:
             yield f"if {self.token(has[-1])} had been taken twice", [*has, has[-1]]
 
+    def _may_replay(self) -> bool:
+        """Guesses cost calls of the cache: a play that goes wrong in every row and array must still end soon."""
+        self._replays += 1
+        return self._replays <= _REPLAYS_MAX
+
     def _in_common(self, member: Member, other: Member) -> str:
         """Two rows with one past often share its memory."""
         for one, origin_ in ((member, other), (other, member)):
@@ -318,6 +327,8 @@ class Told:
 
     def _read(self, history: Sequence[int], array: str) -> Array | None:
         """What a fresh start with this history reads; None if the cache cannot be given it."""
+        if not self._may_replay():
+            return None
         try:
             return self.play.comparison.fresh_read(history).get(array)
         except Exception:  # noqa: BLE001 (a history that was only guessed)
