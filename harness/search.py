@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from harness.caches.protocol import Described, load_cache
+from harness.caches.search import NothingPlayed
 from harness.caches.search import search as search_cache
 from harness.exit_codes import ExitCode
 from harness.guard import folder_refusal, guarded
@@ -54,6 +55,9 @@ def _of_a_cache(cache: Described, folder: Path, histories: int, seed: int) -> ty
         found = search_cache(
             cache, folder, histories=histories, seed=seed, arguments=arguments, played=right.append
         )
+    except NothingPlayed as nothing:
+        print(f"rowproof search: {nothing}", file=sys.stderr)
+        return typer.Exit(ExitCode.FINDING)
     except KeyboardInterrupt:
         print(f"interrupted: {right[-1]} of {histories} histories were played, and right", file=sys.stderr)
         return typer.Exit(ExitCode.INTERRUPTED)

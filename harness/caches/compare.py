@@ -142,18 +142,30 @@ class Comparison:
         self.record(check, row, said if row is not None else (f"r{member.number}, alone in its cache", *said))
 
     def calibrate(self) -> None:
-        """Would a wrong newest token have been seen? Its distance in tolerances, at the end of the play."""
+        """Would a wrong newest token have been seen? Its distance in tolerances, at the end of the play.
+
+        In some array by far; and none that shows it at all may lose it in its tolerance.
+        """
         for row, member in enumerate(self.play.order):
             if not member.history:
                 continue
             right = self.fresh_read(member.history)
             other = self.fresh_read([*member.history[:-1], *pad_ids(1)])
-            margin = max((self._distance(right[k], other[k]) for k in right if k in other), default=0.0)
+            distances = {k: self._distance(right[k], other[k]) for k in right if k in other}
+            margin = max(distances.values(), default=0.0)
             self.margin = min(self.margin, margin)
             self.play.trace.compared["data"] += 1
             if margin < MARGIN_MIN:
                 said = f"another newest token changes what is read by {margin:.3g} tolerances; {MARGIN_MIN:.0f} should be the least"
-                self.record("data", row, (said, "let `read` show what the next step can see"))
+                self.record("data", row, (said, self._advice(right)))
+            for name in [name for name, distance in distances.items() if 0 < distance < 1]:
+                said = f"another newest token changes {name} by {distances[name]:.3g} tolerances: a wrong one would not be seen there"
+                self.record("data", row, (said, self._advice({name: right[name]})))
+
+    def _advice(self, read: Mapping[str, Array]) -> str:
+        if any(array.dtype == np.float16 for array in read.values()):
+            return "float16 is too coarse for arithmetic to be judged in; declare `exact` if the cache only moves what it is given"
+        return "let `read` show what the next step can see, each array in its own size: a large channel hides small ones"
 
     def _distance(self, right: Array, other: Array) -> float:
         if right.shape != other.shape:
@@ -162,7 +174,7 @@ class Comparison:
         if within == 0:
             return np.inf if wrong(right, other, 0.0).any() else 0.0
         with np.errstate(invalid="ignore"):
-            return float(np.nanmax(np.abs(right - other), initial=0.0)) / within
+            return float(np.nanmax(np.abs(right - other), initial=0.0)) / within if within else 0.0
 
 
 def _copied(read: Any) -> Mapping[str, Array]:
@@ -174,6 +186,8 @@ def _copied(read: Any) -> Mapping[str, Array]:
         raise TypeError(f"`read` returned {type(read).__name__}; it should be a dict of names and arrays")
     copied = {}
     for name, array in read.items():
+        if not isinstance(name, str):
+            raise TypeError(f"read(...) names an array {name!r}; it should be named by a text")
         try:
             copied[name] = np.array(array)
         except Exception as error:
@@ -181,6 +195,10 @@ def _copied(read: Any) -> Mapping[str, Array]:
                 f"read(...)[{name!r}] is {type(array).__name__} and no array for NumPy ({error}); a tensor in bfloat16 needs "
                 "`.float()`, one on a device `.cpu()`"
             ) from error
+        if copied[name].dtype.kind not in "biufc":
+            raise TypeError(
+                f"read(...)[{name!r}] holds {copied[name].dtype}; it should hold numbers or truth values"
+            )
     return copied
 
 

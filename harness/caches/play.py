@@ -92,9 +92,16 @@ class CachePlay:
                     self.skipped += 1
                 elif not self._going(step):
                     break
-        if self.trace.stopped is None:
-            self.comparison.calibrate()
+            if self.trace.stopped is None:
+                self._calibrated()
         return self.trace
+
+    def _calibrated(self) -> None:
+        try:
+            self.comparison.calibrate()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (the cache's own fault, whatever it is)
+            told = f"{type(error).__name__}: {error}{_place(error)}, at a newest token that is another one"
+            self.trace.stopped = Stop(self.at, told)
 
     def _going(self, step: Step) -> bool:
         for member in self.members:
@@ -107,7 +114,10 @@ class CachePlay:
             held = self.comparison.collect(from_the_start=due)
         except Ended as ended:
             self.trace.stopped = Stop(self.at, str(ended))
-        except Exception as error:  # noqa: BLE001 (the cache's own fault, whatever it is)
+        except NotOffered as limit:
+            self.refused = True
+            self.trace.stopped = Stop(self.at, f"not offered: {limit}")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (the cache's own fault, whatever it is)
             self.trace.stopped = Stop(self.at, f"{type(error).__name__}: {error}{_place(error)}")
         if self.trace.stopped is not None:
             return False
@@ -120,11 +130,22 @@ class CachePlay:
         return factory(self.geometry, rows)
 
     def fresh(self, ids: Sequence[int]) -> Cache:
-        """A cache that was given exactly these tokens, in one call."""
+        """A cache that was given exactly these tokens: in one call, or token by token if it refuses so many at once."""
         cache = self.open(1)
-        if ids:
-            cache.advance(self.stream.feed(list(ids))[None], [len(ids)])
+        try:
+            if ids:
+                self.give(cache, [list(ids)], [len(ids)])
+        except self.cache.refusal:
+            cache = self.open(1)
+            for token in ids:
+                self.give(cache, [[token]], [1])
         return cache
+
+    def give(self, cache: Cache, ids: Sequence[list[int]], counts: Sequence[int]) -> None:
+        """One call of `advance`. Its inputs are overwritten afterwards: a cache must not live on its caller's memory."""
+        inputs = self.fed(ids)
+        cache.advance(inputs, list(counts))
+        inputs[...] = self.stream.poison
 
     def present(self) -> Cache:
         """The batch; the schedule was validated, so there is one."""
@@ -231,7 +252,7 @@ class CachePlay:
         self.padding = max(self.padding, columns - min(counts, default=0))
         for member, n in zip(self.order if cache is self.batch else [], counts, strict=False):
             member.padded = max(member.padded, columns - n)
-        cache.advance(self.fed([row + pad_ids(columns - len(row)) for row in ids]), counts)
+        self.give(cache, [row + pad_ids(columns - len(row)) for row in ids], counts)
 
     def fed(self, ids: Sequence[Sequence[int]]) -> Array:
         """Inputs [rows, T, width] of equally long lists of ids."""
@@ -246,7 +267,7 @@ class CachePlay:
 
     def _alone_takes(self, member: Member, ids: list[int]) -> None:
         if ids:
-            member.alone.advance(self.stream.feed(ids)[None], [len(ids)])
+            self.give(member.alone, [ids], [len(ids)])
         member.history += ids
         member.ever += ids
         member.longest = list(member.history)
@@ -386,7 +407,7 @@ def _says(refusal: str | None) -> str:
     return "accepts" if refusal is None else f"refuses ({refusal})"
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """Where it was raised: the last frame that is not the harness's own, such as a line of an adapter."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _ours(frame.filename)]
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""

@@ -39,11 +39,10 @@ class Result:
             return NOT_OFFERED
         if self.trace.mismatches:
             return RED
-        if self.trace.stopped is not None and not self.played.refused:
-            return ABORTED
-        if not sum(self.trace.compared.values()):
-            return ABORTED
-        return REFUSED if self.played.refused else GREEN
+        if self.played.refused:
+            return REFUSED
+        compared = sum(self.trace.compared.values())
+        return GREEN if compared and self.trace.stopped is None else ABORTED
 
     def checks(self) -> dict[str, str]:
         """Every check that compared something, with its own word."""

@@ -13,8 +13,8 @@ import numpy as np
 
 from harness.caches.needs import missing
 from harness.caches.play import CachePlay
-from harness.caches.protocol import Described
-from harness.caches.results import ABORTED, RED, Result, messages
+from harness.caches.protocol import Described, Geometry, NotOffered
+from harness.caches.results import ABORTED, GREEN, RED, Result, messages
 from harness.rows.fixture import FixtureError, dump, from_mapping
 from harness.rows.schedule import Fixture
 
@@ -50,18 +50,47 @@ def search(
 
     played: told how many were right so far, before each.
     """
-    rng = np.random.default_rng(seed)
+    rng, geometries, ended = np.random.default_rng(seed), _offered(cache), 0
     for number in range(1, histories + 1):
         played(number - 1)
-        ratio, span = GEOMETRIES[number % len(GEOMETRIES)]
+        ratio, span = geometries[number % len(geometries)]
         steps = Drawn(rng, cache).steps()
-        if wrong(cache, ratio, span, steps) is not None:
+        result = judged(cache, ratio, span, steps)
+        if result is not None and result.word in (RED, ABORTED):
             return _written(cache, ratio, span, shrunk(cache, ratio, span, steps), folder, number, arguments)
+        ended += result is not None and result.word == GREEN
+    if not ended:
+        raise NothingPlayed(
+            f"none of {histories} histories was played to its end: the cache refused each; it should take prompts and steps "
+            "of a few tokens"
+        )
     return None
 
 
+class NothingPlayed(Exception):
+    """No history came to its end, so nothing was found out."""
+
+
+def _offered(cache: Described) -> list[tuple[int, int]]:
+    """The geometries that a cache has."""
+    offered = []
+    for ratio, span in GEOMETRIES:
+        try:
+            cache.factory(Geometry(ratio, span), 1)
+            offered.append((ratio, span))
+        except NotOffered:
+            continue
+    return offered
+
+
 def wrong(cache: Described, ratio: int, span: int, steps: Steps) -> Result | None:
-    """The play of these steps if the cache gets them wrong; None if it is right, or they are no schedule for it."""
+    """The play of these steps if the cache gets them wrong."""
+    result = judged(cache, ratio, span, steps)
+    return result if result is not None and result.word in (RED, ABORTED) else None
+
+
+def judged(cache: Described, ratio: int, span: int, steps: Steps) -> Result | None:
+    """The play of these steps; None if they are no schedule for this cache."""
     try:
         fixture = _fixture(ratio, span, steps)
     except FixtureError:
@@ -70,8 +99,7 @@ def wrong(cache: Described, ratio: int, span: int, steps: Steps) -> Result | Non
         return None
     play = CachePlay(fixture, cache)
     play.run()
-    result = Result(fixture, play)
-    return result if result.word in (RED, ABORTED) else None
+    return Result(fixture, play)
 
 
 def _fixture(

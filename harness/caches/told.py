@@ -34,7 +34,7 @@ def pad_ids(n: int) -> list[int]:
 
 def tolerance(want: Array, exact: bool) -> float:
     """How far apart two equal numbers may lie: 4096 roundings of the array's largest value; 0 where nothing is computed."""
-    if exact or want.dtype.kind != "f" or not want.size:
+    if exact or want.dtype.kind not in "fc" or not want.size:
         return 0.0
     scale = float(np.max(np.abs(want), initial=0.0, where=np.isfinite(want)))
     return 4096 * float(np.finfo(want.dtype).eps) / 2 * scale
@@ -187,7 +187,8 @@ class Told:
 
     def _label(self, axis: Axis, history: Sequence[int], entries: int, k: int) -> str:
         if axis == "tokens":
-            return self.token(history[len(history) - entries + k])
+            place = len(history) - entries + k
+            return self.token(history[place]) if place >= 0 else "an entry before the first token"
         ratio = self.play.fixture.ratio
         made_of = history[k * ratio : (k + 1) * ratio]
         return f"block {k} of {self.tokens(made_of)}"
@@ -245,7 +246,7 @@ class Told:
             for n in range(first, len(history)):
                 if not self._may_replay():
                     return
-                cache.advance(self.play.fed([[history[n]]]), [1])
+                self.play.give(cache, [[history[n]]], [1])
                 yield n + 1, self._copied(cache)
         except Exception:  # noqa: BLE001 (a history that was only guessed)
             return

@@ -39,6 +39,10 @@ class Minimal:
         return {"sums": self.sums[row]}
 
 
+class Refused(Exception):
+    pass
+
+
 def fixture(*steps: dict[str, Any]) -> Fixture:
     head = {"proves": "A test.", "ratio": 4, "span": 2, "facts": ["depth_refused"]}
     return from_mapping("test", {**head, "step": list(steps)})
@@ -188,6 +192,94 @@ def test_a_read_of_another_form_is_said_to_be_one(shown: Any, said: str):
     assert said in "\n".join(messages([result]))
 
 
+def test_a_cache_that_lives_on_its_callers_memory_is_red():
+    class Views(Minimal):
+        """Keeps the inputs themselves, and sums when it is asked."""
+
+        def __init__(self, geometry: Geometry, rows: int) -> None:
+            self.kept: list[list[Any]] = [[np.zeros((1, 3))] for _ in range(rows)]
+
+        def advance(self, xs: Any, n_new: Sequence[int]) -> None:
+            for row, n in enumerate(n_new):
+                self.kept[row].append(xs[row, :n])
+
+        def read(self, row: int) -> Mapping[str, Any]:
+            return {"sums": np.concatenate(self.kept[row]).sum(axis=0)}
+
+    assert judged(Views, *EVEN).word == RED
+
+
+def test_an_array_that_hides_its_newest_token_behind_a_large_channel_is_red_as_data():
+    class Swallowed(Minimal):
+        def read(self, row: int) -> Mapping[str, Any]:
+            return {"sums": self.sums[row], "wide": np.append(self.sums[row], 1e14)}
+
+    result = judged(Swallowed, *EVEN)
+    assert result.word == RED
+    assert "changes wide by" in messages([result])[0] and "would not be seen there" in messages([result])[0]
+
+
+def test_a_cache_that_leaves_the_program_is_aborted_and_no_success():
+    class Leaves(Minimal):
+        def advance(self, xs: Any, n_new: Sequence[int]) -> None:
+            sys.exit(0)
+
+    result = judged(Leaves, *EVEN)
+    assert result.word == ABORTED and "SystemExit: 0" in messages([result])[0]
+
+
+def test_a_number_of_rows_that_a_cache_does_not_have_is_no_crash():
+    class Alone(Minimal):
+        def __init__(self, geometry: Geometry, rows: int) -> None:
+            if rows > 1:
+                raise NotOffered(f"{rows} rows; 1 at most")
+            super().__init__(geometry, rows)
+
+    result = judged(Alone, *EVEN)
+    assert result.word == REFUSED and result.trace.stopped.why == "not offered: 2 rows; 1 at most"
+
+
+def test_a_cache_that_refuses_long_calls_is_started_anew_token_by_token():
+    class Short(Minimal):
+        refusal = Refused
+
+        def advance(self, xs: Any, n_new: Sequence[int]) -> None:
+            if max(n_new) > 3:
+                raise Refused(f"{max(n_new)} tokens at once; 3 at most")
+            super().advance(xs, n_new)
+
+    assert judged(Short, *EVEN).word == GREEN
+
+
+def test_complex_states_may_round_and_may_not_differ():
+    class Turned(Minimal):
+        def read(self, row: int) -> Mapping[str, Any]:
+            return {"turned": self.sums[row] * np.exp(1j * (1 + 1e-16 * len(self.sums)))}
+
+    assert judged(Turned, *EVEN).word == GREEN
+
+
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        ({"sums": np.array(["a"])}, "read(...)['sums'] holds <U1; it should hold numbers or truth values"),
+        (
+            {"sums": np.array([None])},
+            "read(...)['sums'] holds object; it should hold numbers or truth values",
+        ),
+        ({1: np.zeros(3)}, "read(...) names an array 1; it should be named by a text"),
+    ],
+)
+def test_what_no_comparison_can_judge_is_refused_where_it_is_read(shown: Any, said: str):
+    class Odd(Minimal):
+        def read(self, row: int) -> Mapping[str, Any]:
+            return shown
+
+    result = judged(Odd, *EVEN)
+    assert result.word in (RED, ABORTED)
+    assert said in "\n".join(messages([result]))
+
+
 def test_what_an_adapter_raises_is_told_with_its_line():
     class Raises(Minimal):
         def advance(self, xs: Any, n_new: Sequence[int]) -> None:
@@ -217,10 +309,6 @@ def test_a_state_that_shows_nothing_of_its_newest_token_is_refused_as_data():
         "another newest token changes what is read by 0 tolerances; 100 should be the least"
         in messages([result])[0]
     )
-
-
-class Refused(Exception):
-    pass
 
 
 class Rolls(Minimal):

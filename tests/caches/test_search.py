@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from harness.caches.needs import missing
-from harness.caches.protocol import Described, Geometry, describe, load_cache
-from harness.caches.search import Drawn, _fixture, search, shrunk, wrong
+from harness.caches.protocol import Described, Geometry, NotOffered, describe, load_cache
+from harness.caches.search import Drawn, NothingPlayed, _fixture, search, shrunk, wrong
 from harness.caches.verify import require_identity
 from harness.rows.fixture import load
 from harness.subjects.gru import GRUCache
@@ -99,3 +99,24 @@ def _one(folder: Path) -> Path:
 
 def _steps(path: Path) -> list[dict[str, Any]]:
     return [dict(vars(step)) for step in load(path).step]
+
+
+def test_a_cache_that_refuses_every_history_is_no_success(tmp_path: Path):
+    class Never(SlidingWindowCache):
+        def advance(self, xs: Any, n_new: Sequence[int]) -> None:
+            raise self.refusal("not today")
+
+    with pytest.raises(
+        NothingPlayed, match="none of 5 histories was played to its end: the cache refused each"
+    ):
+        search(described(Never), tmp_path, histories=5)
+
+
+def test_a_geometry_that_is_not_offered_is_no_finding(tmp_path: Path):
+    class Four(SlidingWindowCache):
+        def __init__(self, geometry: Geometry, rows: int) -> None:
+            if geometry.ratio != 4:
+                raise NotOffered(f"ratio {geometry.ratio}; 4")
+            super().__init__(geometry, rows)
+
+    assert search(described(Four), tmp_path, histories=10) is None
