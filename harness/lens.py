@@ -34,10 +34,9 @@ from .project import guarded, progress
 from .report import console
 from .report import lens as report
 from .rows import sight, statepairs
-from .rows.checks import VALUES_LANE
 from .rows.defaults import ORACLE, SUBJECT
 from .rows.fixture import default_folder, load_folder
-from .rows.lens import DATA_CHECKS, OPTIONS, VALUES_FIXTURES, named_in
+from .rows.lens import DATA_CHECKS, OPTIONS, VALUES_CHECKS, VALUES_FIXTURES, named_in
 from .rows.streams import EVENT_UNIQUE, STREAMS
 from .rows.subject import load, load_subject
 
@@ -162,7 +161,7 @@ def _entries(
 
 def _items(mutant: Mutant) -> list[str]:
     tests = [f"{ITEMS}::test_data[{stream}]" for stream in STREAMS] + [PROMISES]
-    if any(_check(test) in VALUES_LANE for test in mutant.killed_by):
+    if any(_check(test) in VALUES_CHECKS for test in mutant.killed_by):
         tests += [f"{ITEMS}::test_values[{stream}]" for stream in STREAMS]
     return tests
 
@@ -225,7 +224,7 @@ def _weighed(mutant: Mutant, entry: Mapping[str, Any]) -> list[Finding]:
                     f"it survives under {', '.join(holds) or 'none'}",
                 )
             )
-    seeing = [test for test in mutant.killed_by if _check(test) in (*DATA_CHECKS, *VALUES_LANE)]
+    seeing = [test for test in mutant.killed_by if _check(test) in (*DATA_CHECKS, *VALUES_CHECKS)]
     played = [test for test in seeing if any("-".join(o.values()) in test for o in OPTIONS)]
     if played and not entry["promises"] and not any(entry["data"].values()):
         told = f"{mutant.id}: its killer {played[0]} sees it, and here no stream does"

@@ -33,6 +33,8 @@ DATA_CHECKS = (
     "flag_off.bytes",
     "forced.bytes",
 )
+# What its plays in plain arithmetic can answer: which last bits are right is a question of arithmetic, not of data.
+VALUES_CHECKS = tuple(check for check in VALUES_LANE if check != "rows.bytes")
 # Two of four combinations, so that each payload and each plan is played.
 OPTIONS = ({"retain": "hidden", "plan": "grouped"}, {"retain": "projected", "plan": "gathered"})
 # The values lane costs a play for every stream: few fixtures, one for each thing that a block is made of.
@@ -199,6 +201,6 @@ def look_at_values(fixtures: Sequence[Fixture], subject: Subject, oracle: Oracle
             places += [
                 f"{told} · step {m.step} {trace.steps[m.step]} · {m.check}: {m.said[0]}"
                 for m in trace.mismatches
-                if m.check in VALUES_LANE
+                if m.check in VALUES_CHECKS
             ]
     return places

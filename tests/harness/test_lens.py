@@ -174,6 +174,13 @@ def test_an_entry_that_a_data_killer_sees_and_no_stream_is_a_finding() -> None:
     assert weighed(entry(promises="step 1"), mutant(killed_by=(killer,))) == []
 
 
+def test_a_killer_that_compares_last_bits_is_no_merit_of_data_and_no_stream_is_asked_for_it() -> None:
+    killer = "tests/identity/test_fixtures.py::test_identity[a-projected-gathered-rows.bytes]"
+    last_bits = mutant(killed_by=(killer,))
+    assert weighed(entry(), last_bits) == []
+    assert not any("test_values" in item for item in lens._items(last_bits))
+
+
 def test_an_identity_that_is_blind_is_a_finding() -> None:
     cells = {stream: {"exact": {"caught": 1, "of": 2}} for stream in STREAMS}
     pairs = {"faults": {"f": {"streams": cells}, "g": {"streams": {}}}}
