@@ -21,6 +21,8 @@ FORMS = {
     "tokens": "harness.subjects.v4_tokens:V4TokenCache",
     "float64": "harness.subjects.v4_model:V4ModelCache",
 }
+# Loaded with this module: a judgement is forked from a process that has collected, and need not import them again.
+CACHES = {form: load_cache(name) for form, name in FORMS.items()}
 ARRAYS = {
     "tokens": ("mask", "picks", "blocks", "positions", "lead", "kv", "comp", "index"),
     "float64": ("logits", "attention", "kv", "comp", "index"),
@@ -59,7 +61,7 @@ ITEMS = [
 @cache
 def played_of(form: str, fixture: str) -> CachePlay:
     """One play answers many items; a process plays it once."""
-    played = play(load(default_folder() / f"{fixture}.toml"), load_cache(FORMS[form]))
+    played = play(load(default_folder() / f"{fixture}.toml"), CACHES[form])
     assert isinstance(played, CachePlay)
     return played
 
