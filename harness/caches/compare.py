@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from harness.caches.labels import pad_ids
 from harness.caches.protocol import Cache
-from harness.caches.told import Told, alike, pad_ids, tolerance, wrong
+from harness.caches.same import alike, tolerance, wrong
+from harness.caches.told import Told
 from harness.rows.subject import Array
 from harness.rows.trace import Mismatch
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.caches.compare import Comparison
+from harness.caches.labels import pad_ids
 from harness.caches.protocol import Cache, Described, Factory, Geometry, NotOffered
-from harness.caches.told import pad_ids
 from harness.rows import schedule as do
 from harness.rows.events import Ledger, Stream, TokenStream, VectorStream
 from harness.rows.schedule import Fixture, Step

@@ -10,7 +10,7 @@ import pytest
 from test_layers import FIXTURES, played_of
 
 from harness.caches.compare import MARGIN_MIN
-from harness.caches.told import tolerance
+from harness.caches.same import tolerance
 from harness.subjects.v4_model import models, of_geometry, words
 from reference_impl.attention import ROPES, AttentionWeights, Visible, attend
 from reference_impl.compressor import rms_norm
