@@ -46,10 +46,12 @@ class Attention:
         self.o_a = weights["o_a"].detach().unflatten(0, (groups, -1))  # [groups, o_lora, heads * d / groups]
         self.key_width, self.key_dtype = config.d, self.kv.dtype
         self.compressor = self._compressor(weights, "compressor.") if kind != "sliding" else None
-        self.indexer = None
+        self.indexer: Indexer | None = None
         if kind == "csa":
-            own = under(weights, "indexer.")
-            self.indexer = Indexer(own, self._compressor(own, "compressor."), self.rope, config.topk)
+            self.indexer = self._indexer(under(weights, "indexer."))
+
+    def _indexer(self, weights: Mapping[str, Tensor]) -> Indexer:
+        return Indexer(weights, self._compressor(weights, "compressor."), self.rope, self.config.topk)
 
     def _compressor(self, weights: Mapping[str, Tensor], prefix: str) -> Compressor:
         own = under(weights, prefix)

@@ -213,7 +213,8 @@ def _all(state: XsRolling, seen: Tensor) -> Branch:
 
 
 def _picked(state: XsRolling, picks: Tensor) -> Branch:
-    """Each query's own picks [B, T, k], gathered side by side: T * k columns, of which a query sees its k."""
+    """Each query's own picks [B, T, k], gathered side by side: T * k columns, of which a query sees its k, oldest first."""
+    picks = picks.sort(dim=2).values  # the order in which blocks stand where all are offered
     columns = picks.shape[1]
     own = torch.eye(columns, dtype=torch.bool, device=picks.device)[:, :, None]  # [T, T, 1]
     keep = own & (picks != UNREACHED)[:, None]  # [B, T, T, k]

@@ -5,7 +5,7 @@ Mixtures of experts and hyper-connections hold no state per sequence and are lef
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,7 @@ from torch_impl.attention import Attention, linear, rms_norm, under
 from torch_impl.cache import Cache
 from torch_impl.layer import LayerSlots
 from torch_impl.refusals import AdvanceRefused
+from torch_impl.row_invariant import RowInvariantAttention, one_by_one
 from torch_impl.schedule import SPANS, AttentionConfig, Kind
 
 Shape = tuple[int, ...]
@@ -94,8 +95,12 @@ def random_weights(
 class Block:
     """One layer of the stream: pre-norm attention, then a pre-norm SwiGLU."""
 
-    def __init__(self, config: ModelConfig, kind: Kind, weights: Mapping[str, Tensor]) -> None:
-        self.attention = Attention(config, kind, under(weights, "attn."), config.o_groups, config.eps)
+    def __init__(
+        self, config: ModelConfig, kind: Kind, weights: Mapping[str, Tensor], row_invariant: bool = False
+    ) -> None:
+        made = RowInvariantAttention if row_invariant else Attention
+        self.attention = made(config, kind, under(weights, "attn."), config.o_groups, config.eps)
+        self.each = one_by_one if row_invariant else all_at_once
         self.attn_norm, self.mlp_norm = weights["attn_norm"].detach(), weights["mlp_norm"].detach()
         self.gate, self.up, self.down = (weights[name].detach() for name in ("gate", "up", "down"))
         self.eps = config.eps
@@ -104,21 +109,34 @@ class Block:
         self, stream: Tensor, slots: LayerSlots, n_new: Sequence[int] | None, mask: Tensor | None
     ) -> Tensor:
         """stream [B, T, H] to [B, T, H]; the layer's slots take the step."""
-        normed = rms_norm(stream, self.attn_norm, self.eps)
+        normed = self.each(lambda x: rms_norm(x, self.attn_norm, self.eps), stream)
         stream = stream + layer.step(self.attention, slots, normed, n_new, mask)
+        return stream + self.each(self._mlp, stream)
+
+    def _mlp(self, stream: Tensor) -> Tensor:
         normed = rms_norm(stream, self.mlp_norm, self.eps)
-        return stream + linear(F.silu(linear(normed, self.gate)) * linear(normed, self.up), self.down)
+        return linear(F.silu(linear(normed, self.gate)) * linear(normed, self.up), self.down)
+
+
+def all_at_once(act: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """act on the whole batch: inputs [B, T, ...] to [B, T, ...]."""
+    return act(*inputs)
 
 
 class Model:
     """Weights by name as `ModelConfig.shapes` lists them. Raises ValueError for others.
+
+    row_invariant : a row's logits have the same bytes in every batch, at one number of threads; a call per query.
+                    Raises RowInvarianceRefused on a machine where that cannot be promised.
 
     masks_ragged_batches : its masks are made from each row's own position, so rows need not stand at one token.
     """
 
     masks_ragged_batches = True
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: Mapping[str, Tensor], *, row_invariant: bool = False
+    ) -> None:
         found = {name: tuple(weight.shape) for name, weight in weights.items()}
         wrong = sorted(name for name, _ in found.items() ^ config.shapes().items())
         if wrong:
@@ -129,8 +147,10 @@ class Model:
         self.config = config
         self.embed, self.norm, self.head = (weights[name].detach() for name in ("embed", "norm", "head"))
         self.blocks = [
-            Block(config, kind, under(weights, f"layers.{i}.")) for i, kind in enumerate(config.schedule)
+            Block(config, kind, under(weights, f"layers.{i}."), row_invariant)
+            for i, kind in enumerate(config.schedule)
         ]
+        self.each = one_by_one if row_invariant else all_at_once
 
     def cache(self, rows: int, margin: int = 16, per_row_state: bool = True) -> Cache:
         """An empty cache for `rows` sequences."""
@@ -153,6 +173,9 @@ class Model:
         for block, slots in zip(self.blocks, cache.layers, strict=True):
             stream = block(stream, slots, n_new, mask)
         cache.check_invariants()
+        return self.each(self._logits, stream)
+
+    def _logits(self, stream: Tensor) -> Tensor:
         return linear(rms_norm(stream, self.norm, self.config.eps), self.head)
 
     def _padding(self, tokens: Tensor, cache: Cache, n_new: Sequence[int] | None) -> Tensor:

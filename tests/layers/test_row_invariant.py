@@ -8,19 +8,18 @@ asked first, in a product of its own, whether bytes or the refusal are due.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from torch_impl.attention import Attention, under
-from torch_impl.compressor import Compressor
+from torch_impl.attention import under
 from torch_impl.invariance import ROWS, same_bytes
-from torch_impl.layer import Branch, LayerSlots, step
-from torch_impl.model import ModelConfig, random_weights
+from torch_impl.layer import LayerSlots, step
+from torch_impl.model import Model, ModelConfig, random_weights
+from torch_impl.mtp import greedy, prefill
 from torch_impl.refusals import RowInvarianceRefused
+from torch_impl.row_invariant import RowInvariantAttention
 from torch_impl.schedule import Kind
 
 KINDS: tuple[Kind, ...] = ("sliding", "csa", "hca")
@@ -31,74 +30,10 @@ CONFIG = ModelConfig(
 MARGIN = 8
 
 
-def one_by_one(act: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """act on each query alone, in memory of its own: inputs [B, T, ...] to [B, T, ...]."""
-    rows, columns = inputs[0].shape[:2]
-    done = [
-        torch.cat(
-            [act(*(x[row : row + 1, k : k + 1].clone() for x in inputs)) for k in range(columns)], dim=1
-        )
-        for row in range(rows)
-    ]
-    return torch.cat(done)
-
-
-class RowInvariantIndexer:
-    """Each block is scored by itself."""
-
-    def __init__(self, indexer) -> None:
-        self.indexer, self.compressor, self.topk = indexer, indexer.compressor, indexer.topk
-
-    def scores(self, hidden: Tensor, residual: Tensor, position: Tensor, keys: Tensor) -> Tensor:
-        blocks = keys[:, None].expand(-1, hidden.shape[1], -1, -1)  # [B, T, N, d]
-
-        def each(h: Tensor, q: Tensor, p: Tensor, own: Tensor) -> Tensor:
-            scored = [self.indexer.scores(h, q, p, own[0, :, n : n + 1].clone()) for n in range(own.shape[2])]
-            return torch.cat(scored, dim=2)
-
-        return one_by_one(each, hidden, residual, position, blocks)
-
-
-class RowInvariant(Attention):
-    """Production's attention, a query at a time, on the keys that it sees and no others."""
-
-    def __init__(self, kind: Kind, weights: Mapping[str, Tensor]) -> None:
-        super().__init__(CONFIG, kind, weights, CONFIG.o_groups)
-        if self.indexer:
-            self.indexer = RowInvariantIndexer(self.indexer)
-
-    def _compressor(self, weights: Mapping[str, Tensor], prefix: str) -> Compressor:
-        own = under(weights, prefix)
-        return Compressor(
-            own["wkv"], own["wgate"], own["bias"], own["gamma"], self.rope, self.eps, row_invariant=True
-        )
-
-    def queries(self, hidden: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-        made = super().queries
-        return tuple(one_by_one(lambda h, p, k=k: made(h, p)[k], hidden, position) for k in (0, 1))
-
-    def keys(self, hidden: Tensor, position: Tensor) -> Tensor:
-        return one_by_one(super().keys, hidden, position)
-
-    def attend(self, queries: Tensor, raw: Branch, blocks: Branch | None) -> Tensor:
-        branches = [raw] if blocks is None else [raw, blocks]
-        read = torch.empty_like(queries)
-        for row in range(queries.shape[0]):
-            for k in range(queries.shape[1]):
-                seen = torch.cat([branch.keys[row, branch.keep[row, k]] for branch in branches])
-                # Picks come best first, or in order where all are taken: a sum needs one order.
-                seen = seen[sorted(range(len(seen)), key=lambda n, keys=seen: keys[n].tolist())][None]
-                alone = Branch(seen, torch.ones(1, 1, seen.shape[1], dtype=torch.bool))
-                read[row, k] = super().attend(queries[row : row + 1, k : k + 1].clone(), alone, None)[0, 0]
-        return read
-
-    def output(self, read: Tensor, position: Tensor) -> Tensor:
-        return one_by_one(super().output, read, position)
-
-
-def layer(kind: Kind) -> RowInvariant:
+def layer(kind: Kind) -> RowInvariantAttention:
     weights = random_weights(CONFIG, seed=3)
-    return RowInvariant(kind, under(weights, f"layers.{KINDS.index(kind)}.attn."))
+    own = under(weights, f"layers.{KINDS.index(kind)}.attn.")
+    return RowInvariantAttention(CONFIG, kind, own, CONFIG.o_groups)
 
 
 def machine_keeps_bytes() -> bool:
@@ -149,3 +84,24 @@ def test_a_row_of_a_ragged_batch_has_the_bytes_that_it_has_alone(kind: Kind):
         for _, slot in batch.named():
             slot.rollback_rows(back)
     assert compared > 80
+
+
+def test_a_whole_model_gives_a_row_the_logits_and_the_text_it_has_alone_to_the_bit():
+    weights = random_weights(CONFIG, seed=5)
+    if not machine_keeps_bytes():
+        with pytest.raises(RowInvarianceRefused, match="leave row_invariant off"):
+            Model(CONFIG, weights, row_invariant=True)
+        return
+    model = Model(CONFIG, weights, row_invariant=True)
+    lengths = [5, 19, 11]
+    prompts = torch.randint(CONFIG.vocab, (3, max(lengths)), generator=torch.Generator().manual_seed(2))
+    cache, plain = model.cache(3), Model(CONFIG, weights)
+    logits = model.forward(prompts, cache, lengths)
+    pending = prefill(model, model.cache(3), prompts, lengths)
+    text = greedy(model, cache, pending, 12)
+    for row, n in enumerate(lengths):
+        alone = model.cache(1)
+        assert same_bytes(model.forward(prompts[row : row + 1, :n], alone)[0], logits[row, :n])
+        assert torch.equal(greedy(model, alone, pending[row : row + 1], 12)[0], text[row])
+    usual = plain.forward(prompts, plain.cache(3), lengths)
+    assert all((usual[i, :n] - logits[i, :n]).abs().max() < 1e-4 for i, n in enumerate(lengths))
