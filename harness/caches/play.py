@@ -51,6 +51,7 @@ class CachePlay:
 
     every: batch and alone are compared after every step; with a fresh start and the reference, which take the whole
     history each time, only after every n-th step and the last. The trace counts what was compared.
+    explain: say whose entries stand there and which history explains them, at the cost of replays; the verdict is the same.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class CachePlay:
         *,
         poison: bool = True,
         every: int = 1,
+        explain: bool = True,
     ) -> None:
         self.fixture, self.cache = fixture, cache
         self.steps = fixture.step if until is None else fixture.step[: until + 1]
@@ -74,7 +76,7 @@ class CachePlay:
         self.parked: dict[int, tuple[Member, Cache]] = {}
         self.saved: dict[str, tuple[Path, list[tuple[Member, list[int], Path]]]] = {}
         self.at = -1
-        self.every = every
+        self.every, self.explain = every, explain
         self.poison = poison and "poison" in cache.supports
         self.skipped = 0
         self.refused = False
@@ -378,16 +380,16 @@ class CachePlay:
 
 
 def play(
-    fixture: Fixture, cache: Described, until: int | None = None, every: int = 1
+    fixture: Fixture, cache: Described, until: int | None = None, every: int = 1, explain: bool = True
 ) -> CachePlay | NotOffered:
     """The finished play of one fixture, or the reason for which the cache does not have its geometry."""
     try:
         cache.factory(Geometry(fixture.ratio, fixture.span, fixture.margin), 1)
     except NotOffered as error:
         return error
-    played = CachePlay(fixture, cache, until, every=every)
+    played = CachePlay(fixture, cache, until, every=every, explain=explain)
     trace = played.run()
-    if played.poison and trace.mismatches:
+    if played.poison and trace.mismatches and explain:
         _without_poison(trace, CachePlay(fixture, cache, until, poison=False, every=every).run())
     return played
 

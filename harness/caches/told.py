@@ -37,6 +37,15 @@ def _in_numbers(sides: Mapping[str, Array]) -> str:
     return f"entry {apart[0]} of {len(want)}: {quoted}"
 
 
+def _in_size(sides: Mapping[str, Array], within: float) -> str:
+    """How many numbers of the first two sides differ, and by how much."""
+    (name, got), (other, want) = list(sides.items())[:2]
+    if got.shape != want.shape:
+        return f"{name} {list(got.shape)}   {other} {list(want.shape)}"
+    off, most = wrong(got, want, within), float(np.max(distances(got, want), initial=0.0))
+    return f"{int(off.sum())} of {off.size} numbers differ, by {most:.3g} at most; {within:.1g} is rounding"
+
+
 _NOT_EXPLAINED = (
     f"not explained: the first {_EXPLAINED_MAX} differences of a play are, with all that they are compared to"
 )
@@ -62,6 +71,8 @@ class Told:
         axis = self.play.cache.axes.get(array, "state")
         if self.play.cache.stream == "ids" and got.dtype.kind == "i" and got.ndim and want.ndim:
             return (self._in_ids(sides) if axis != "state" else _in_numbers(sides),)
+        if not self.play.explain:
+            return (_in_size(sides, within),)
         said = [self._where(member, array, axis, sides, within)]
         if got.shape == want.shape and np.isnan(got).any() and not np.isnan(want).any():
             said.append(f"{int(np.isnan(got).sum())} of {got.size} numbers are NaN")
@@ -102,11 +113,9 @@ class Told:
         (name, got), (other, want) = list(sides.items())[:2]
         if got.shape != want.shape:
             return f"{name} {list(got.shape)}   {other} {list(want.shape)}" + self._counted(axis, got, want)
-        off = wrong(got, want, within)
         if axis == "state" or got.ndim == 0:
-            apart = distances(got, want)
-            most = float(np.max(apart, initial=0.0))
-            return f"{int(off.sum())} of {off.size} numbers differ, by {most:.3g} at most; {within:.1g} is rounding"
+            return _in_size(sides, within)
+        off = wrong(got, want, within)
         entries = by_entry(off)
         k = int(np.argmax(entries))
         column = "column" if axis == "tokens" else "block"

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from harness.caches.needs import OWN, missing, needs
+from harness.caches.play import play
 from harness.caches.protocol import OFFERS, Geometry, NotOffered, describe, load_cache
 from harness.caches.results import ABORTED, GREEN, NOT_OFFERED, RED, REFUSED, holds, messages, results
 from harness.report import caches as report
@@ -427,3 +428,17 @@ def test_infinity_equals_itself_and_nothing_else(batch: float, word: str):
             return {"sums": self.sums[row], "mask": np.array([batch if len(self.sums) > 1 else -np.inf])}
 
     assert judged(Masked, *EVEN).word == word
+
+
+def test_without_explanations_the_same_differences_are_found():
+    class Mixed(Rolls):
+        def rollback(self, counts: Sequence[int]) -> None:
+            super().rollback([max(counts)] * len(counts))
+
+    cache = describe("test:it", Mixed, Mixed(Geometry(), 1))
+    steps = (EVEN[0], verify(2, [0, 1]), verify(2, [2, 1]))
+    told, plain = (play(fixture(*steps), cache, explain=explain) for explain in (True, False))
+    places = [[(each.check, each.step, each.row) for each in p.trace.mismatches] for p in (told, plain)]
+    assert places[0] == places[1] and places[0]
+    assert "numbers differ" in plain.trace.mismatches[0].said[0]
+    assert len(plain.trace.mismatches[0].said) < len(told.trace.mismatches[0].said)

@@ -61,7 +61,8 @@ ITEMS = [
 @cache
 def played_of(form: str, fixture: str) -> CachePlay:
     """One play answers many items; a process plays it once."""
-    played = play(load(default_folder() / f"{fixture}.toml"), CACHES[form])
+    # The replay line of a message explains it; dozens of faults are judged by these plays, and none needs the reason.
+    played = play(load(default_folder() / f"{fixture}.toml"), CACHES[form], explain=False)
     assert isinstance(played, CachePlay)
     return played
 
