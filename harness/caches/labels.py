@@ -30,9 +30,9 @@ class Labels:
         if sequence == PADDING:
             return "padding"
         label = self.play.ledger.label(token)
-        held = any(
-            token in member.history for member in self.play.members
-        )  # a fork holds what its origin dropped
+        fed = token > 0 and sequence < len(self.play.members)
+        # A fork holds what its origin dropped, so all are asked.
+        held = not fed or any(token in member.history for member in self.play.members)
         return label if held else f"{label}, rolled back"
 
     def tokens(self, ids: Sequence[int]) -> str:

@@ -442,3 +442,13 @@ def test_without_explanations_the_same_differences_are_found():
     assert places[0] == places[1] and places[0]
     assert "numbers differ" in plain.trace.mismatches[0].said[0]
     assert len(plain.trace.mismatches[0].said) < len(told.trace.mismatches[0].said)
+
+
+def test_what_nobody_fed_is_no_draft_that_was_rolled_back():
+    played = play(fixture(EVEN[0], verify(2, [0, 1])), describe("test:it", Rolls, Rolls(Geometry(), 1)))
+    labels = played.comparison.told.labels
+    dropped = played.members[0].ever[-1]
+    assert labels.token(dropped) == "r0:t4, rolled back"
+    assert labels.token(played.members[1].history[-1]) == "r1:t3"
+    assert labels.token(0) == "memory that was never written"
+    assert "which is no token" in labels.token(1 << 39)
