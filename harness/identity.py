@@ -13,10 +13,11 @@ from typing import Annotated
 import torch
 import typer
 
+from harness.caches.protocol import load_cache
 from harness.device import refusal
 from harness.exit_codes import ExitCode
 from harness.guard import guarded
-from harness.identity_cache import load_cache, play_cache
+from harness.identity_cache import play_cache
 from harness.report import facts
 from harness.report import identity as report
 from harness.rows.calibration import require_told_apart

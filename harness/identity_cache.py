@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from harness.caches.protocol import Described, load_cache
+from harness.caches.protocol import Described
 from harness.caches.results import holds, results
 from harness.exit_codes import ExitCode
 from harness.report import caches as report
@@ -44,6 +44,3 @@ def play_cache(
         Path("reports").mkdir(exist_ok=True)
         Path("reports", "identity-subject.json").write_text(text + "\n")
     return typer.Exit(ExitCode.OK if holds(found) else ExitCode.FINDING)
-
-
-__all__ = ["load_cache", "play_cache"]
